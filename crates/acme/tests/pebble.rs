@@ -93,36 +93,17 @@ fn pebble_with(change: impl FnOnce(&mut serde_json::Value)) -> Option<Pebble> {
     change(&mut config["pebble"]);
     fs::write(at("pebble.json"), config.to_string()).unwrap();
     let mut names = Command::new(dns);
-    names.args([
-        "-defaultIPv4",
-        "127.0.0.1",
-        "-defaultIPv6",
-        "",
-        "-http01",
-        "",
-        "-https01",
-        "",
-        "-tlsalpn01",
-        "",
-        "-doh",
-        "",
-    ]);
-    names.args([
-        "-dnsserver",
-        &format!("127.0.0.1:{dns_port}"),
-        "-management",
-        &format!("127.0.0.1:{control}"),
-    ]);
+    let flags = "-defaultIPv4 127.0.0.1 -defaultIPv6= -http01= -https01= -tlsalpn01= -doh=";
+    names.args(flags.split(' '));
+    names.arg(format!("-dnsserver=127.0.0.1:{dns_port}"));
+    names.arg(format!("-management=127.0.0.1:{control}"));
     let mut authority = Command::new(program);
-    authority.args([
-        "-strict",
-        "-dnsserver",
-        &format!("127.0.0.1:{dns_port}"),
-        "-config",
-    ]);
+    authority.arg(format!("-dnsserver=127.0.0.1:{dns_port}"));
     authority
-        .arg(at("pebble.json"))
-        .env("PEBBLE_VA_NOSLEEP", "1");
+        .arg("-strict")
+        .arg("-config")
+        .arg(at("pebble.json"));
+    authority.env("PEBBLE_VA_NOSLEEP", "1");
     let start = |command: &mut Command| Killed(command.stdout(Stdio::null()).spawn().unwrap());
     let processes = [start(&mut names), start(&mut authority)];
     for port in [acme, control] {
@@ -247,6 +228,15 @@ impl Pebble {
         ask(&self.acme(), request).unwrap()
     }
 
+    /// Renews the certificate with a name. Returns the error.
+    fn renew(&self, name: &str) -> Option<String> {
+        let name = name.to_owned();
+        match self.ask(&Request::Renew { name }) {
+            Answer::Ended { error, .. } => error,
+            other => panic!("{other:?}"),
+        }
+    }
+
     /// Runs a command. Returns its exit code and its output.
     fn command(&self, arguments: &[&str]) -> (Option<i32>, String) {
         let mut program = Command::new(env!("CARGO_BIN_EXE_becket-acme"));
@@ -305,6 +295,22 @@ fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o7777
 }
 
+fn a_trial_shows_what_an_authority_would_find(pebble: &Pebble) {
+    let (code, text) = pebble.command(&["try", "a.test"]);
+    assert_eq!(code, Some(0), "{text}");
+    for name in ["a.test", "b.test"] {
+        let finding = format!("\n{name}: 127.0.0.1:443 DOES NOT ANSWER THE CHALLENGE: ");
+        assert!(text.contains(&finding), "{text}");
+    }
+    let allowed = "\nthe DNS records that exist allow the order\n";
+    assert!(text.contains(allowed), "{text}");
+    let caa = format!(
+        "\na.test. CAA 0 issue \"pebble.letsencrypt.org; accounturi=https://localhost:{}/",
+        pebble.acme
+    );
+    assert!(text.contains(&caa), "{text}");
+}
+
 #[test]
 fn certificates_are_ordered_renewed_and_revoked() {
     let Some(pebble) = pebble() else { return };
@@ -342,7 +348,7 @@ fn certificates_are_ordered_renewed_and_revoked() {
     let (code, text) = pebble.command(&["list"]);
     assert_eq!(code, Some(0), "{text}");
     assert!(
-        text.starts_with("a.test, b.test\n  challenge tls-alpn-01\n"),
+        text.starts_with("a.test, b.test\n  file      a.test.pem\n  challenge tls-alpn-01\n"),
         "{text}"
     );
     assert_eq!(text.matches("\n  expires   20").count(), 3, "{text}");
@@ -353,13 +359,7 @@ fn certificates_are_ordered_renewed_and_revoked() {
         "{text}"
     );
     assert_eq!(pebble.command(&["renew"]).0, Some(2));
-    let (code, text) = pebble.command(&["try", "a.test"]);
-    assert_eq!(code, Some(0), "{text}");
-    let caa = format!(
-        "\na.test. CAA 0 issue \"pebble.letsencrypt.org; accounturi=https://localhost:{}/",
-        pebble.acme
-    );
-    assert!(text.contains(&caa), "{text}");
+    a_trial_shows_what_an_authority_would_find(&pebble);
     let first = pebble.bundle("a.test");
     assert_eq!(first.matches("BEGIN CERTIFICATE").count(), 2);
     assert_eq!(mode(&pebble.acme().join("certificates/a.test.pem")), 0o640);
@@ -367,13 +367,7 @@ fn certificates_are_ordered_renewed_and_revoked() {
     let orders = || fs::read_dir(pebble.acme().join("orders")).unwrap().count();
     assert_eq!(orders(), 0);
     // Keys are not reused.
-    let renewed = pebble.ask(&Request::Renew {
-        name: "b.test".to_owned(),
-    });
-    assert!(
-        matches!(renewed, Answer::Ended { error: None, .. }),
-        "{renewed:?}"
-    );
+    assert_eq!(pebble.renew("b.test"), None);
     let second = pebble.bundle("a.test");
     let key = |bundle: &str| {
         bundle
@@ -443,13 +437,14 @@ fn an_account_is_bound_to_an_account_of_the_authority() {
     let running = pebble.start(&section);
     until("a failure", || pebble.rows()[0].error.is_some());
     let error = pebble.rows()[0].error.clone().unwrap();
-    assert!(error.contains("acme.external-account: missing"), "{error}");
+    assert!(error.contains("acme.external-account: none for"), "{error}");
     drop(running);
     fs::write(pebble.folder.path().join("mac.key"), format!("{key}\n")).unwrap();
-    section.external_account = Some(ExternalAccount {
+    section.external_account = vec![ExternalAccount {
+        authority: None,
         id: "id-1".to_owned(),
         key_file: "mac.key".to_owned(),
-    });
+    }];
     let running = pebble.start(&section);
     pebble.wait_for_all();
     drop(running);
@@ -465,6 +460,40 @@ fn an_account_is_bound_to_an_account_of_the_authority() {
         records.iter().any(|it| it.starts_with(failure)),
         "{records:?}"
     );
+}
+
+#[test]
+fn a_second_authority_with_an_external_account_of_its_own_takes_over() {
+    let key = "A".repeat(43);
+    let Some(pebble) = pebble_with(|config| {
+        config["externalAccountBindingRequired"] = true.into();
+        config["externalAccountMACKeys"] = serde_json::json!({"id-2": key});
+    }) else {
+        return;
+    };
+    fs::write(pebble.folder.path().join("mac.key"), &key).unwrap();
+    let mut section = pebble.section(vec![certificate(&["h.test"])]);
+    // Nothing listens at this port.
+    let dead = format!("https://localhost:{}/dir", port(&free()));
+    section.authority.insert(0, Authority::Directory(dead));
+    let numbered = section.authority.iter().zip(1..);
+    let accounts = numbered.map(|(authority, number)| ExternalAccount {
+        authority: Some(authority.clone()),
+        id: format!("id-{number}"),
+        key_file: ["none.key", "mac.key"][number - 1].to_owned(),
+    });
+    section.external_account = accounts.collect();
+    let _running = pebble.start(&section);
+    until("a failure", || pebble.rows()[0].error.is_some());
+    let mut errors = Vec::new();
+    until("the second authority issues", || {
+        let error = pebble.renew("h.test");
+        errors.extend(error.clone());
+        error.is_none()
+    });
+    assert!(errors.len() <= 2, "{errors:?}");
+    let issuer = pebble.rows()[0].authority.clone().unwrap();
+    assert!(issuer.contains(&pebble.acme.to_string()), "{issuer}");
 }
 
 #[test]
@@ -489,13 +518,7 @@ fn a_permanent_record_proves_a_wildcard() {
         "/set-txt",
         &format!("{{\"host\":\"{name}\",\"value\":{value}}}"),
     );
-    let renewed = pebble.ask(&Request::Renew {
-        name: "*.e.test".to_owned(),
-    });
-    assert!(
-        matches!(renewed, Answer::Ended { error: None, .. }),
-        "{renewed:?}"
-    );
+    assert_eq!(pebble.renew("*.e.test"), None);
 }
 
 #[test]
@@ -523,25 +546,11 @@ fn a_full_disk_begins_no_order_and_keeps_the_certificate() {
     let first = pebble.bundle("g.test");
     let filler = pebble.acme().join("filler");
     fs::write(&filler, vec![0; 64 * 1024]).unwrap_err();
-    let renew = || {
-        pebble.ask(&Request::Renew {
-            name: "g.test".to_owned(),
-        })
-    };
-    let Answer::Ended {
-        error: Some(error), ..
-    } = renew()
-    else {
-        panic!("the disk is not full");
-    };
+    let error = pebble.renew("g.test").unwrap();
     assert!(error.contains("No space left on device"), "{error}");
     assert_eq!(pebble.bundle("g.test"), first);
     fs::remove_file(filler).unwrap();
-    let renewed = renew();
-    assert!(
-        matches!(renewed, Answer::Ended { error: None, .. }),
-        "{renewed:?}"
-    );
+    assert_eq!(pebble.renew("g.test"), None);
     assert_ne!(pebble.bundle("g.test"), first);
 }
 

@@ -16,7 +16,6 @@ use serde::{Deserialize, Serialize};
 use becket_keys::facts;
 use becket_keys::identity::serial;
 use becket_keys::loaded::Loaded;
-use becket_keys::temporary::is_temporary;
 use becket_log::Timestamp;
 use becket_tls::config::{Config, Listener};
 
@@ -151,7 +150,7 @@ fn entry(served: ServedName<'_>) -> Option<CertificateStatus> {
         serial: serial(&parsed),
         not_after: at(facts::not_after(&leaf)?),
         renew_by: at(UnixSeconds(u64::try_from(renew_by).unwrap_or(0))),
-        temporary: is_temporary(&parsed),
+        temporary: loaded.is_temporary(),
         ocsp_until: loaded.staple().and_then(|it| it.until).map(at),
     })
 }

@@ -100,6 +100,19 @@ impl Acme {
             let accepted = format!("at most {MOST_CERTIFICATES}");
             report.refuse(key!(at, self.certificate), fault, accepted);
         }
+        for (index, account) in self.external_account.iter().enumerate() {
+            let path = format!("{}[{index}]", key!(at, self.external_account));
+            let path = key!(path, account.authority);
+            let mut earlier = self.external_account.iter().take(index);
+            if earlier.any(|it| it.authority == account.authority) {
+                let fault = "an earlier entry is for the same authority";
+                report.refuse(&path, fault, "one entry for each authority");
+            }
+            let own = account.authority.as_ref();
+            if own.is_some_and(|own| !self.authority.contains(own)) {
+                report.refuse(path, "not in acme.authority", "one of acme.authority");
+            }
+        }
         if let Some(on_demand) = &self.on_demand {
             on_demand.check(&key!(at, self.on_demand), report);
         }
@@ -110,7 +123,8 @@ impl Acme {
             if !files.insert(certificate.stem()) {
                 let path = key!(path, certificate.names);
                 let fault = "an earlier certificate has the same first name";
-                report.refuse(path, fault, "another order of the names");
+                let accepted = "another order of the names, or key = \"rsa-2048\" in one of both";
+                report.refuse(path, fault, accepted);
             }
         }
     }
