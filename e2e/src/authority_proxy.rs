@@ -4,7 +4,7 @@
 //! Requests are recognized by their path at pebble, such as `/order-plz`; see [`STEPS`]. Tests of other crates include this
 //! file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -64,7 +64,7 @@ struct State {
 #[derive(Default)]
 struct Orders {
     /// Names and state of each accepted order, by its URL.
-    known: BTreeMap<String, (Value, String)>,
+    known: BTreeMap<String, (BTreeSet<String>, String)>,
     most_live: usize,
     /// Paths of answered requests.
     answered: Vec<String>,
@@ -82,7 +82,7 @@ impl AuthorityProxy {
         let pem = |path| fs::read(path).expect("a file");
         let certificates = |path| {
             CertificateDer::pem_slice_iter(&pem(path))
-                .map(|it| it.unwrap())
+                .map(|it| it.expect("a certificate"))
                 .collect::<Vec<_>>()
         };
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -234,10 +234,11 @@ impl Orders {
         let url = location.map_or_else(|| path.to_owned(), str::to_owned);
         let id = url.rsplit('/').next().expect("an ID").to_owned();
         let status = order["status"].as_str().expect("a state").to_owned();
-        let names = order["identifiers"].clone();
+        // Pebble lists the names at random.
+        let names = order["identifiers"].as_array().expect("names").iter();
+        let names: BTreeSet<String> = names.map(Value::to_string).collect();
         self.known.insert(id, (names.clone(), status));
-        let is_live =
-            |it: &&(Value, String)| it.0 == names && !["valid", "invalid"].contains(&&*it.1);
+        let is_live = |it: &&(_, String)| it.0 == names && !["valid", "invalid"].contains(&&*it.1);
         self.most_live = self
             .most_live
             .max(self.known.values().filter(is_live).count());

@@ -9,16 +9,14 @@ use std::thread;
 use crate::authority_proxy::{AuthorityProxy, Hold, STEPS, Verdict};
 use crate::site::{Pebble, certificate, pebble, until};
 
-/// Runs a test for each row of a table, several at a time. A failed row is the name of its thread.
+/// Runs a test for all rows of a table at the same time. A failed row is the name of its thread.
 fn for_each<T: Debug + Sync>(rows: &[T], test: impl Fn(&T) + Sync) {
-    for some in rows.chunks(MOST_COMPANIONS) {
-        thread::scope(|scope| {
-            for row in some {
-                let thread = thread::Builder::new().name(format!("{row:?}"));
-                thread.spawn_scoped(scope, || test(row)).unwrap();
-            }
-        });
-    }
+    thread::scope(|scope| {
+        for row in rows {
+            let thread = thread::Builder::new().name(format!("{row:?}"));
+            thread.spawn_scoped(scope, || test(row)).unwrap();
+        }
+    });
 }
 
 fn files(folder: &Path) -> Vec<String> {
@@ -51,14 +49,11 @@ fn a_companion_that_is_killed_at_a_step_finishes_its_order() {
         let mut orders = proxy.orders();
         orders.sort();
         // The exception: the companion does not know the URL of an order whose response it never received.
-        if (path, is_answered) == ("/order-plz", true) {
-            assert_eq!(
-                (orders, proxy.most_live()),
-                (vec!["pending".to_owned(), "valid".to_owned()], 2)
-            );
-        } else {
-            assert_eq!((orders, proxy.most_live()), (vec!["valid".to_owned()], 1));
-        }
+        let expected = match (path, is_answered) {
+            ("/order-plz", true) => ("pending valid", 2),
+            _ => ("valid", 1),
+        };
+        assert_eq!((&*orders.join(" "), proxy.most_live()), expected);
     });
 }
 
@@ -94,10 +89,8 @@ fn files_of_a_killed_companion_cause_no_second_live_order() {
     let first = fs::read(&bundle).unwrap();
     let _running = site.start(&section);
     site.wait_for_all();
-    assert_eq!(
-        (fs::read(&bundle).unwrap(), proxy.orders().len()),
-        (first, 1)
-    );
+    assert!(fs::read(&bundle).unwrap() == first);
+    assert_eq!(proxy.orders().len(), 1);
     assert_eq!(site.renew("files.test"), None);
     assert_eq!(proxy.orders(), ["valid", "valid"]);
     assert_eq!((files(&orders).len(), proxy.most_live()), (0, 1));
@@ -197,8 +190,6 @@ fn an_authority_that_hangs_at_a_step_costs_no_certificate_and_no_order() {
     });
 }
 
-/// Companions that run at the same time.
-const MOST_COMPANIONS: usize = 9;
 const RUBBISH: &str = "HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n<html>";
 const LIMITED: &str = "HTTP/1.1 429 x\r\nretry-after: 7200\r\nconnection: close\r\n\r\n\
     {\"type\":\"urn:ietf:params:acme:error:rateLimited\",\"detail\":\"429\"}";
