@@ -4,10 +4,12 @@ use std::fs;
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
 
 use becket_e2e::{
-    AS_NOBODY, Backend, Becket, Client, Pebble, Place, REQUEST, Shape, Trust, becket, becket_done,
-    eventually, fresh_address, http_get, open_to_all, skip, user_id,
+    AS_NOBODY, Backend, Becket, Client, Key, Over, Pebble, Place, REQUEST, Shape, Trust, becket,
+    becket_done, eventually, fresh_address, http_get, open_to_all, skip, user_id,
 };
 use rustls::client::Resumption;
 use rustls::crypto::CryptoProvider;
@@ -330,6 +332,65 @@ fn a_companion_continues_after_a_kill_and_an_upgrade() {
     let trust = trust(&pebble);
     is_served(&place, becket.web, &trust, NAME);
     assert!(becket.is_alive());
+}
+
+#[test]
+#[ignore = "slow: .ci/run test"]
+fn an_upgrade_during_an_order_loses_no_connection_and_begins_no_second_order() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let shape = shape(&backend).certificates("[\"other.pem\"]");
+    place.issue("other.pem", &["localhost"], Key::Ecdsa);
+    let at = (shape.web, 1);
+    let pebble = Pebble::start_as(&place, at, |command| {
+        command.env("PEBBLE_VA_NOSLEEP", "1");
+    });
+    let Some(mut pebble) = pebble else {
+        return;
+    };
+    let proxy = pebble.behind_proxy(&place);
+    let certificate = format!("[[acme.certificate]]\nnames = [\"{NAME}\"]");
+    let mut hold = proxy.hold("/chalZ/", 1, true);
+    let becket = Becket::start(&place, &shape.section(&pebble.section(&certificate)));
+    let (trust, others) = (trust(&pebble), Trust::new(&place));
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Relaxed) {
+                let mut client = Client::connect_as(becket.web, &others, "localhost").unwrap();
+                assert!(client.ask(REQUEST).unwrap().ends_with(b"well met"));
+            }
+        });
+        let _over = Over(&over);
+        let mut latest = None;
+        // Renewals, after the first order.
+        for next in [
+            Some(("/order-plz", false)),
+            Some(("/finalize-order/", true)),
+            Some(("/certZ/", true)),
+            None,
+        ] {
+            hold.reached();
+            becket_done(&place, &["upgrade"]);
+            drop(hold);
+            eventually("another certificate is served", || {
+                let now = serial(becket.web, &trust);
+                now.is_some() && now != latest
+            });
+            latest = serial(becket.web, &trust);
+            let Some((step, is_answered)) = next else {
+                break;
+            };
+            hold = proxy.hold(step, 1, is_answered);
+            pebble.renew_at_once(&place.read(&format!("acme/certificates/{NAME}.pem")));
+            // The companion asks for windows when it starts.
+            kill_companion(&becket);
+        }
+    });
+    assert_eq!(
+        (proxy.orders(), proxy.most_live()),
+        (vec!["valid".to_owned(); 4], 1)
+    );
 }
 
 #[test]
