@@ -251,9 +251,9 @@ impl Text for NameServerAddress {
 as_text!(Authority, AcmeName, NameServerAddress);
 
 impl AcmeCertificate {
-    /// Returns the name of the certificate's files without extension, from its first name. With a key
-    /// of another kind than others, a certificate for the same names has an ending that no host name
-    /// has.
+    /// Returns the name of the certificate's files without extension: its first name, with an ending
+    /// that no host name has if the certificate asks for an RSA key. So an RSA certificate may stand
+    /// next to another one for the same names.
     pub fn stem(&self) -> String {
         let first = self.names.first();
         let first = first.map(AcmeName::to_string).unwrap_or_default();

@@ -211,3 +211,19 @@ fn cluster_flags_configure_a_cluster_and_its_errors_name_the_flags() {
         assert!(error.starts_with(start), "{error}");
     }
 }
+
+#[test]
+fn an_rsa_certificate_is_shared_apart_from_another_one_for_the_same_names() {
+    let certificate = "[[acme.certificate]]\nnames = ['a.test']\n";
+    let cluster = format!(
+        "secret = 'one'\nnode = 1\nlisten = '127.0.0.1:7443'\npeers = ['127.0.0.2:7443']\n\
+         [acme]\n{certificate}{certificate}key = 'rsa-2048'\n"
+    );
+    let config = good(&folder(), &cluster).config;
+    let shared = becket_control::cluster::settings(&config).unwrap();
+    let [one, two] = &shared.certificates[..] else {
+        panic!("{shared:?}");
+    };
+    assert_eq!(one.names, two.names);
+    assert_ne!(one.tag, two.tag);
+}
