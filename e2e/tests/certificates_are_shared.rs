@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 
 use becket_e2e::{
-    Client, Network, Node, Over, Pebble, Place, Trust, Verdict, becket_done, eventually,
+    Capture, Client, Network, Node, Over, Pebble, Place, Trust, Verdict, becket_done, eventually,
 };
 
 use rustls::pki_types::PrivateKeyDer;
@@ -112,6 +112,22 @@ fn peers(nodes: &[Node<'_>]) -> String {
     Node::peers(&nodes.iter().map(Node::address).collect::<Vec<_>>())
 }
 
+/// Panics if a frame contains the key that a node uses now.
+#[track_caller]
+fn no_key_is_in_clear(capture: &Capture, node: &Node<'_>) {
+    let bundle = node.place.read(&format!("acme/certificates/{NAME}.pem"));
+    let (_, key) = bundle.split_once("PRIVATE KEY-----\n").unwrap();
+    let line = key.lines().nth(1).unwrap();
+    let der = PrivateKeyDer::from_pem_slice(bundle.as_bytes()).unwrap();
+    // The private number follows 36 bytes that all P-256 keys have in common.
+    let number = &der.secret_der()[36..68];
+    assert_eq!(
+        (capture.count(line.as_bytes()), capture.count(number)),
+        (0, 0)
+    );
+    assert!(capture.count(b"BKT3") > 2, "the datagrams were seen");
+}
+
 #[test]
 #[ignore = "slow: .ci/run test"]
 fn three_nodes_share_one_certificate_through_a_kill_and_a_partition() {
@@ -158,19 +174,7 @@ fn three_nodes_share_one_certificate_through_a_kill_and_a_partition() {
     assert_eq!(share_one(&all, &trust, None), latest);
 
     a_name_asked_at_two_nodes_is_ordered_once(&all, &trust);
-
-    // No key was sent in clear.
-    let bundle = all[0].place.read(&format!("acme/certificates/{NAME}.pem"));
-    let (_, key) = bundle.split_once("PRIVATE KEY-----\n").unwrap();
-    let line = key.lines().nth(1).unwrap();
-    let der = PrivateKeyDer::from_pem_slice(bundle.as_bytes()).unwrap();
-    // The private number follows 36 bytes that all P-256 keys have in common.
-    let number = &der.secret_der()[36..68];
-    assert_eq!(
-        (capture.count(line.as_bytes()), capture.count(number)),
-        (0, 0)
-    );
-    assert!(capture.count(b"BKT3") > 2, "the datagrams were seen");
+    no_key_is_in_clear(&capture, all[0]);
 }
 
 #[test]
@@ -179,6 +183,7 @@ fn three_nodes_renew_a_certificate_by_themselves_under_load() {
     let Some(network) = Network::of(3) else {
         return;
     };
+    let capture = network.capture();
     let place = Place::new();
     let pebble = authority(&network, &place, |command| {
         command.env("PEBBLE_VA_NOSLEEP", "1");
@@ -213,6 +218,7 @@ fn three_nodes_renew_a_certificate_by_themselves_under_load() {
         assert!(loaded.join().unwrap() > 3);
     });
     assert!(issued(&all) > 3);
+    no_key_is_in_clear(&capture, all[0]);
 }
 
 #[test]
