@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod authority_proxy;
 mod backend;
 mod becket;
 mod client;
@@ -40,6 +41,7 @@ mod uml;
 pub use becket_tidy::skip;
 
 pub use address::{fresh_address, fresh_host, fresh_v6};
+pub use authority_proxy::{AuthorityProxy, Hold, STEPS, Verdict};
 pub use backend::{Backend, answer_all, read_head, read_proxy_header};
 pub use becket::{Becket, Signal};
 pub use client::{Client, REQUEST, Trust, read_to_end, reset};

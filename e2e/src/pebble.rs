@@ -10,6 +10,7 @@ use std::process::Command;
 use serde_json::json;
 
 use crate::address::fresh_address;
+use crate::authority_proxy::AuthorityProxy;
 use crate::pki::Key;
 use crate::place::Place;
 use crate::program::acme_program;
@@ -21,6 +22,7 @@ use crate::tool::{Finished, Kept, Tool};
 pub struct Pebble {
     _authority: Kept,
     _dns: Kept,
+    address: SocketAddr,
     /// URL of the directory.
     pub directory: String,
     /// File with the CA certificate for connections to the authority.
@@ -114,6 +116,7 @@ impl Pebble {
         Some(Self {
             _authority: authority,
             _dns: dns,
+            address: at,
             directory: format!("https://{at}/dir"),
             ca: place.path("ca.pem"),
             management,
@@ -121,6 +124,15 @@ impl Pebble {
             records: control,
             curl,
         })
+    }
+
+    /// Starts a proxy, and makes [`Self::section`] use it.
+    pub fn behind_proxy(&mut self, place: &Place) -> AuthorityProxy {
+        let [certificate, key] = ["pebble.crt", "pebble.key"].map(|name| place.path(name));
+        let name = self.address.ip().to_string();
+        let proxy = AuthorityProxy::start(self.address, &name, [&self.ca, &certificate, &key]);
+        self.directory = format!("https://{}/dir", proxy.address);
+        proxy
     }
 
     /// Returns the root certificate of issued certificates as PEM. It differs at each start.

@@ -1,15 +1,18 @@
 //! Certificates are ordered from an ACME authority, used and renewed without an operator.
 
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
 
 use becket_e2e::{
-    AS_NOBODY, Backend, Becket, Client, Pebble, Place, REQUEST, Shape, Trust, becket, becket_done,
-    eventually, fresh_address, http_get, open_to_all, user_id,
+    AS_NOBODY, Backend, Becket, Client, Key, Over, Pebble, Place, REQUEST, Shape, Trust, becket,
+    becket_done, eventually, fresh_address, http_get, open_to_all, skip, user_id,
 };
 use rustls::client::Resumption;
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
@@ -26,11 +29,14 @@ fn shape(backend: &Backend) -> Shape {
 
 /// Returns clients that trust what the authority issues.
 pub(crate) fn trust(pebble: &Pebble) -> Trust {
+    trust_with(pebble, rustls::crypto::aws_lc_rs::default_provider())
+}
+
+fn trust_with(pebble: &Pebble, provider: CryptoProvider) -> Trust {
     let mut roots = RootCertStore::empty();
     let root = CertificateDer::from_pem_slice(pebble.root().as_bytes()).unwrap();
     roots.add(root).unwrap();
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider);
+    let builder = ClientConfig::builder_with_provider(Arc::new(provider));
     let builder = builder
         .with_protocol_versions(rustls::ALL_VERSIONS)
         .unwrap();
@@ -138,7 +144,16 @@ fn one_command_is_a_whole_site() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_certificate_is_ordered_over_http_beside_a_redirect() {
+fn a_certificate_is_ordered_over_http_beside_a_redirect_or_a_relay() {
+    for (keys, status_of_others) in [
+        ("redirect = \"https\"", 301),
+        ("backend = \"app\"\nacme-http = true", 200),
+    ] {
+        is_ordered_over_http(keys, status_of_others);
+    }
+}
+
+fn is_ordered_over_http(listener: &str, status_of_others: u16) {
     let place = Place::new();
     let backend = Backend::http("well met");
     let shape = shape(&backend);
@@ -150,7 +165,7 @@ fn a_certificate_is_ordered_over_http_beside_a_redirect() {
     let keys = format!(
         "challenge = \"http-01\"\nkey = \"rsa-2048\"\nprofile = \"shortlived\"\n\
          [[acme.certificate]]\nnames = [\"{NAME}\", \"{address}\"]\n\
-         [[listener]]\nname = \"plain\"\nbind = [\"{http}\"]\ntls = false\nredirect = \"https\""
+         [[listener]]\nname = \"plain\"\nbind = [\"{http}\"]\ntls = false\n{listener}"
     );
     let shape = shape.section(&pebble.section(&keys));
     let becket = Becket::start(&place, &shape);
@@ -158,7 +173,86 @@ fn a_certificate_is_ordered_over_http_beside_a_redirect() {
     is_served(&place, becket.web, &trust, NAME);
     is_served(&place, becket.web, &trust, &address.to_string());
     let (status, _) = http_get(http, "/.well-known/acme-challenge/other").unwrap();
-    assert_eq!(status, 301);
+    assert_eq!(status, status_of_others);
+}
+
+#[test]
+#[ignore = "slow: .ci/run test"]
+fn a_trial_asks_becket_for_challenges_as_an_authority_does() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let mut shape = shape(&backend);
+    shape.web.set_port(443);
+    let http = SocketAddr::new(shape.web.ip(), 80);
+    if [shape.web, http]
+        .map(TcpListener::bind)
+        .iter()
+        .any(Result::is_err)
+    {
+        return skip("needs the right to listen at ports 80 and 443");
+    }
+    let Some(pebble) = Pebble::start(&place, shape.web, http.port()) else {
+        return;
+    };
+    let plain = "plain.example.org";
+    let keys = format!(
+        "[[acme.certificate]]\nnames = [\"{NAME}\", \"{}\"]\n\
+         [[acme.certificate]]\nnames = [\"{plain}\"]\nchallenge = \"http-01\"\n\
+         [[listener]]\nname = \"plain\"\nbind = [\"{http}\"]\ntls = false\nredirect = \"https\"",
+        http.ip()
+    );
+    let becket = Becket::start(&place, &shape.section(&pebble.section(&keys)));
+    is_served(&place, becket.web, &trust(&pebble), NAME);
+    let address = http.ip().to_string();
+    for (name, names, port) in [(NAME, &[NAME, &address][..], 443), (plain, &[plain], 80)] {
+        let tried = becket_done(&place, &["acme", "try", name]);
+        for name in names {
+            let finding = format!("\n{name}: {address}:{port} answers the challenge\n");
+            assert!(tried.contains(&finding), "{tried}");
+        }
+        assert!(
+            tried.ends_with("\nordered; the certificate is discarded\n"),
+            "{tried}"
+        );
+    }
+}
+
+#[test]
+#[ignore = "slow: .ci/run test"]
+fn clients_without_ecdsa_get_an_rsa_certificate_of_the_same_name() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let keys = format!("[[acme.certificate]]\nnames = [\"{NAME}\"]\nkey = \"rsa-2048\"\n");
+    let Some((pebble, becket, trust)) = site(&place, shape(&backend), &keys) else {
+        return;
+    };
+    let mut provider = rustls::crypto::aws_lc_rs::default_provider();
+    let algorithms = &mut provider.signature_verification_algorithms;
+    let all = algorithms.mapping.iter().copied();
+    let rsa = all.filter(|(scheme, _)| format!("{scheme:?}").starts_with("RSA"));
+    algorithms.mapping = rsa.collect::<Vec<_>>().leak();
+    let old = trust_with(&pebble, provider);
+    eventually("the RSA certificate is served", || {
+        Client::connect_as(becket.web, &old, NAME).is_ok()
+    });
+    let in_file = |stem: &str| {
+        let bundle = place.read(&format!("acme/certificates/{stem}.pem"));
+        CertificateDer::from_pem_slice(bundle.as_bytes())
+            .unwrap()
+            .to_vec()
+    };
+    let rsa = format!("{NAME}+rsa");
+    let (first, first_rsa) = (in_file(NAME), in_file(&rsa));
+    // Until then, all clients get the RSA certificate.
+    eventually("the other certificate is served", || {
+        serial(becket.web, &trust).as_ref() == Some(&first)
+    });
+    assert_eq!(serial(becket.web, &old).as_ref(), Some(&first_rsa));
+    assert_eq!(becket_done(&place, &["acme", "renew", &rsa]), "renewed\n");
+    assert_ne!(in_file(&rsa), first_rsa);
+    assert_eq!(in_file(NAME), first);
+    let listed = becket_done(&place, &["acme", "list"]);
+    assert!(listed.contains(&format!("file      {rsa}.pem")), "{listed}");
 }
 
 #[test]
@@ -241,6 +335,65 @@ fn a_companion_continues_after_a_kill_and_an_upgrade() {
     let trust = trust(&pebble);
     is_served(&place, becket.web, &trust, NAME);
     assert!(becket.is_alive());
+}
+
+#[test]
+#[ignore = "slow: .ci/run test"]
+fn an_upgrade_during_an_order_loses_no_connection_and_begins_no_second_order() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let shape = shape(&backend).certificates("[\"other.pem\"]");
+    place.issue("other.pem", &["localhost"], Key::Ecdsa);
+    let at = (shape.web, 1);
+    let pebble = Pebble::start_as(&place, at, |command| {
+        command.env("PEBBLE_VA_NOSLEEP", "1");
+    });
+    let Some(mut pebble) = pebble else {
+        return;
+    };
+    let proxy = pebble.behind_proxy(&place);
+    let certificate = format!("[[acme.certificate]]\nnames = [\"{NAME}\"]");
+    let mut hold = proxy.hold("/chalZ/", 1, true);
+    let becket = Becket::start(&place, &shape.section(&pebble.section(&certificate)));
+    let (trust, others) = (trust(&pebble), Trust::new(&place));
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Relaxed) {
+                let mut client = Client::connect_as(becket.web, &others, "localhost").unwrap();
+                assert!(client.ask(REQUEST).unwrap().ends_with(b"well met"));
+            }
+        });
+        let _over = Over(&over);
+        let mut latest = None;
+        // Renewals, after the first order.
+        for next in [
+            Some(("/order-plz", false)),
+            Some(("/finalize-order/", true)),
+            Some(("/certZ/", true)),
+            None,
+        ] {
+            hold.reached();
+            becket_done(&place, &["upgrade"]);
+            drop(hold);
+            eventually("another certificate is served", || {
+                let now = serial(becket.web, &trust);
+                now.is_some() && now != latest
+            });
+            latest = serial(becket.web, &trust);
+            let Some((step, is_answered)) = next else {
+                break;
+            };
+            hold = proxy.hold(step, 1, is_answered);
+            pebble.renew_at_once(&place.read(&format!("acme/certificates/{NAME}.pem")));
+            // The companion asks for windows when it starts.
+            kill_companion(&becket);
+        }
+    });
+    assert_eq!(
+        (proxy.orders(), proxy.most_live()),
+        (vec!["valid".to_owned(); 4], 1)
+    );
 }
 
 #[test]

@@ -45,7 +45,7 @@ impl Session {
                 let fault = format!("accounts/{file} is for another authority");
                 return Err(Error::config("acme.folder", fault));
             }
-            None => create(context, &client, &label, &directory).await?,
+            None => create(context, &client, authority, (&label, &directory)).await?,
         };
         let skew = client.skew();
         if skew > MOST_SKEW {
@@ -74,13 +74,18 @@ impl Session {
 async fn create(
     context: &Context,
     client: &AuthorityClient,
-    label: &str,
-    directory: &str,
+    authority: &Authority,
+    (label, directory): (&str, &str),
 ) -> Result<Account, Error> {
     let section = &context.section;
     let is_required = client.directory().await?.external_account_required;
-    let external = match &section.external_account {
-        Some(external) if is_required || section.authority.len() == 1 => {
+    let of = |authority| {
+        let mut all = section.external_account.iter();
+        all.find(|it| it.authority.as_ref() == authority)
+    };
+    let general = of(None).filter(|_| is_required || section.authority.len() == 1);
+    let external = match of(Some(authority)).or(general) {
+        Some(external) => {
             let path = context.base.join(&external.key_file);
             let fault = |text: &dyn std::fmt::Display| {
                 Error::config(
@@ -95,10 +100,10 @@ async fn create(
             Some(ExternalAccountKey::new(external.id.clone(), &key))
         }
         None if is_required => {
-            let fault = format!("missing, but {label} requires it");
+            let fault = format!("none for {label}, which requires it");
             return Err(Error::config("acme.external-account", fault));
         }
-        _ => None,
+        None => None,
     };
     let contact: Vec<String> = section
         .contact

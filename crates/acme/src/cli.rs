@@ -2,12 +2,10 @@
 
 use std::fmt::Display;
 use std::fs;
-use std::net::{TcpStream, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
-use becket_config::acme::{Acme, AcmeName, ChallengeKind};
+use becket_config::acme::Acme;
 use becket_config::file::File;
 use becket_log::Timestamp;
 use clap::Parser;
@@ -45,10 +43,16 @@ pub enum Subcommand {
     /// Show names, authority, expiry, next renewal and last error of each certificate
     List,
     /// Renew the certificate with this name now, and wait for the outcome
-    Renew { name: String },
+    Renew {
+        /// One of its names, or the name of its file in `list` without .pem
+        name: String,
+    },
     /// Revoke the certificate with this name, and order another one
-    Revoke { name: String },
-    /// Check a certificate's names, order it from the test environment, and discard it
+    Revoke {
+        /// One of its names, or the name of its file in `list` without .pem
+        name: String,
+    },
+    /// Check a certificate as its authority will, order it from the test environment, and discard it
     Try {
         /// Name of the certificate (default: the first certificate)
         name: Option<String>,
@@ -62,9 +66,11 @@ running companion; run them as root or as acme.user.
 Examples:
   becket-acme list
   becket-acme try example.org
-      Check that the names resolve and that the port of the challenge answers, then order from the
-      test environment. Prints the DNS records that restrict orders to this account, and the TXT
-      record for dns-persist-01.
+      Resolve the names, and ask each address for a made-up challenge at the port of an authority
+      (443 or 80): this becket must answer. Check CAA records, and the TXT record of
+      dns-persist-01. Then order from the test environment, whatever an address answered: an
+      authority connects from elsewhere, so a firewall may treat it differently. Prints the DNS
+      records that restrict orders to this account, and the TXT record for dns-persist-01.
   becket-acme renew example.org --config /etc/becket/becket.toml
       Renew at once. Counts towards the limits of the authority.
   becket-acme revoke example.org
@@ -94,8 +100,7 @@ fn carry_out(cli: &Cli) -> Result<(), Error> {
         Subcommand::Renew { name } => (Request::Renew { name: name.clone() }, "renewed"),
         Subcommand::Revoke { name } => (Request::Revoke { name: name.clone() }, "revoked"),
         Subcommand::Try { name } => {
-            check(&section, name.as_deref())?;
-            println!("ordering from the test environment");
+            println!("asking for a challenge, then ordering from the test environment");
             (
                 Request::Try { name: name.clone() },
                 "ordered; the certificate is discarded",
@@ -118,23 +123,10 @@ fn carry_out(cli: &Cli) -> Result<(), Error> {
     Ok(())
 }
 
-/// Prints what an authority would find first, as seen from this host.
-fn check(section: &Acme, name: Option<&str>) -> Result<(), Error> {
-    let is_it = |names: &[AcmeName]| {
-        name.is_none_or(|name| names.iter().any(|own| own.to_string() == name))
-    };
-    let missing = || Error::config("acme.certificate", "no certificate has this name");
-    let mut all = section.certificate.iter();
-    let certificate = all.find(|it| is_it(&it.names)).ok_or_else(missing)?;
-    for name in &certificate.names {
-        println!("{name}: {}", reach(name, section.challenge(certificate)));
-    }
-    Ok(())
-}
-
 fn show(row: &Row) {
     println!("{}", row.names.join(", "));
     let line = |title, value: &dyn Display| println!("  {title:9} {value}");
+    line("file", &row.file);
     line("challenge", &row.challenge);
     if let Some(authority) = &row.authority {
         line("authority", &printable(authority));
@@ -180,29 +172,3 @@ fn read(path: &Path) -> Result<(Acme, PathBuf), Error> {
     let base = path.parent().unwrap_or(Path::new("/")).to_owned();
     Ok((file.acme.ok_or_else(missing)?, base))
 }
-
-/// Resolves a name and connects to the port of the challenge. Returns the finding.
-fn reach(name: &AcmeName, challenge: ChallengeKind) -> String {
-    let port = match challenge {
-        ChallengeKind::TlsAlpn => 443,
-        ChallengeKind::Http => 80,
-        ChallengeKind::Dns | ChallengeKind::DnsPersist => {
-            return format!("proved by a TXT record ({})", challenge.label());
-        }
-    };
-    let host = name.to_string();
-    let addresses = match (host.as_str(), port).to_socket_addrs() {
-        Ok(addresses) => addresses.take(MOST_ADDRESSES),
-        Err(error) => return format!("DOES NOT RESOLVE: {error}"),
-    };
-    let findings = addresses.map(
-        |address| match TcpStream::connect_timeout(&address, PATIENCE) {
-            Ok(_) => format!("{address} answers"),
-            Err(error) => format!("{address} DOES NOT ANSWER: {error}"),
-        },
-    );
-    findings.collect::<Vec<_>>().join(", ")
-}
-
-const MOST_ADDRESSES: usize = 8;
-const PATIENCE: Duration = Duration::from_secs(5);

@@ -392,6 +392,7 @@ impl Companion {
             let next = self.schedule.next_attempt(index, now);
             Row {
                 names: self.context.names(index),
+                file: bundle_file(certificate),
                 authority: state.authorities.get(&certificate.stem()).map(shown),
                 challenge: section.challenge(certificate).label().to_owned(),
                 expires: expires.map(Timestamp::from_unix),

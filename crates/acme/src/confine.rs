@@ -44,7 +44,7 @@ impl Sandbox {
             tracing::info!(name: "acme-not-sandboxed", "acme.hook is set; the companion runs without a sandbox");
             return Self::default();
         }
-        let external = section.external_account.as_ref().map(|it| &it.key_file);
+        let external = section.external_account.iter().map(|it| &it.key_file);
         let own = section.ca.iter().chain(external).map(|it| base.join(it));
         let variables = ["SSL_CERT_FILE", "SSL_CERT_DIR"].into_iter();
         let variables = variables.filter_map(std::env::var_os).map(PathBuf::from);

@@ -74,11 +74,13 @@ impl Context {
         }
     }
 
-    /// Returns the index of the certificate with this name.
+    /// Returns the index of the certificate whose file has this name, or otherwise of the first one
+    /// with this name.
     pub fn find(&self, name: &str) -> Option<usize> {
         let certificates = self.certificates.borrow();
-        let mut certificates = certificates.iter();
-        certificates.position(|it| it.names.iter().any(|own| own.to_string() == name))
+        let mut all = certificates.iter();
+        let by_file = all.position(|it| !it.names.is_empty() && it.stem() == name);
+        by_file.or_else(|| certificates.iter().position(|it| it.has_name(name)))
     }
 
     pub fn names(&self, index: usize) -> Vec<String> {

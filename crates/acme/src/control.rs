@@ -45,7 +45,7 @@ pub enum Answer {
     Certificates(Vec<Row>),
     Ended {
         error: Option<String>,
-        /// DNS records for the tried certificate.
+        /// Findings and DNS records for the tried certificate.
         records: Vec<String>,
     },
 }
@@ -54,6 +54,8 @@ pub enum Answer {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Row {
     pub names: Vec<String>,
+    /// Name of the bundle's file.
+    pub file: String,
     pub authority: Option<String>,
     pub challenge: String,
     pub expires: Option<Timestamp>,

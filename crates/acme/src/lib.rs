@@ -13,6 +13,7 @@
 //!   continues;
 //! * [`authority`], [`issued`], [`http`]: accounts, certificates in use, and requests;
 //! * [`lookup`], [`records`]: DNS records that forbid an order;
+//! * [`reach`]: whether clients of the names get the answers to challenges;
 //! * [`on_demand`]: which names that clients ask for get a certificate;
 //! * [`store`], [`context`], [`verify`]: the folder, and the bundles in it;
 //! * [`link`], [`control`], [`hook`]: the supervisor, the commands, and the DNS program;
@@ -34,6 +35,7 @@ pub mod link;
 pub mod lookup;
 pub mod on_demand;
 pub mod order;
+pub mod reach;
 pub mod records;
 pub mod schedule;
 pub mod store;

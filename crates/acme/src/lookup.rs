@@ -4,6 +4,7 @@
 //! Answers are not authenticated, and the authority may see others. So a lookup that fails forbids
 //! nothing. A check ends within [`TIME_LIMIT`].
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use becket_config::acme::{AcmeCertificate, AcmeName, ChallengeKind};
@@ -94,6 +95,20 @@ async fn check_all(
         }
     }
     Ok(())
+}
+
+/// Returns the addresses of a name, as name servers know them.
+pub async fn addresses(context: &Context, name: &AcmeName) -> Result<Vec<IpAddr>, NetError> {
+    if let Some(address) = name.address() {
+        return Ok(vec![address]);
+    }
+    let (resolver, host) = (resolver(context)?, Name::from_ascii(domain(name))?);
+    let mut found = Vec::new();
+    for kind in [RecordType::A, RecordType::AAAA] {
+        found.extend(look_up(&resolver, host.clone(), kind).await?);
+    }
+    let addresses = found.into_iter().filter_map(|data| data.ip_addr());
+    Ok(addresses.collect())
 }
 
 fn resolver(context: &Context) -> Result<TokioResolver, NetError> {

@@ -109,7 +109,8 @@ pub fn leaf(bundle: &[u8]) -> Option<CertificateDer<'static>> {
     CertificateDer::from_pem_slice(bundle).ok()
 }
 
-fn has_names(leaf: &CertificateDer<'_>, names: &[AcmeName]) -> bool {
+/// Returns `true` if a certificate has exactly these names.
+pub fn has_names(leaf: &CertificateDer<'_>, names: &[AcmeName]) -> bool {
     let Ok((_, leaf)) = X509Certificate::from_der(leaf) else {
         return false;
     };

@@ -18,6 +18,7 @@ use crate::link::Link;
 use crate::lookup;
 use crate::on_demand;
 use crate::order::Task;
+use crate::reach;
 use crate::schedule::{Attempt, Held, Setback, Window};
 use crate::store::Part;
 use crate::unfinished::abandon_others;
@@ -162,14 +163,15 @@ pub async fn answer(context: Rc<Context>, link: Rc<Link>, index: usize, call: Ca
     done
 }
 
-/// Orders from the test environment, and discards the certificate. Adds the DNS records that the
-/// real account needs.
+/// Asks for the answers to challenges, orders from the test environment, and discards the
+/// certificate. Adds what was found, and the DNS records that the real account needs.
 async fn try_out(
     context: &Context,
     link: &Link,
     index: usize,
     records: &mut Vec<String>,
 ) -> Result<(), Error> {
+    records.extend(reach::check(context, link, index).await?);
     let none = || Error::config("acme.authority", "missing");
     let authority = context.section.authority.first().ok_or_else(none)?;
     let session = Session::open(context, authority, true).await?;
@@ -182,11 +184,10 @@ async fn try_out(
     for name in &certificate.names {
         records.extend(dns_records(name, kind, issuer, account.as_deref()));
     }
-    if let Some(error) = lookup::check(context, &session, certificate).await? {
-        records.push(format!(
-            "cannot look up DNS records; the authority decides: {error}"
-        ));
-    }
+    records.push(match lookup::check(context, &session, certificate).await? {
+        None => "the DNS records that exist allow the order".to_owned(),
+        Some(error) => format!("cannot look up DNS records; the authority decides: {error}"),
+    });
     let task = Task {
         context,
         session: &session,

@@ -4,9 +4,11 @@
 
 mod authority;
 
+use std::cell::Cell;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::rc::Rc;
 use std::time::Duration;
 
 use authority::{Fake, Reply};
@@ -308,6 +310,48 @@ async fn a_killed_companion_continues_its_order_or_abandons_it_for_other_names()
         let orders = std::fs::read_dir(folder.path().join("acme/orders")).unwrap();
         let names = orders.map(|entry| entry.unwrap().file_name());
         assert_eq!(names.collect::<Vec<_>>(), ["d.test.json"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_authority_that_moves_its_urls_gets_the_next_order_there() {
+    run(async {
+        let folder = tempfile::tempdir().unwrap();
+        let prefix = Rc::new(Cell::new(""));
+        let moved = Rc::clone(&prefix);
+        let fake = Fake::start(folder.path(), move |request, url| {
+            let at = moved.get();
+            if request != "GET /dir" && !request.contains(at) {
+                return Reply::json("{}").status(404);
+            }
+            let request = request.replacen(&format!("{at}/"), "/", 1);
+            authority::refuse_after_challenge(&request, &format!("{url}{at}"))
+        })
+        .await;
+        let mut running = start(section(&fake, &["a.test"]), folder.path());
+        running.next_set().await;
+        running.kill().await;
+        prefix.set("/v2");
+        let mut running = start(section(&fake, &["a.test"]), folder.path());
+        let renewed = async {
+            loop {
+                // The unfinished order has the old URL. It is given up after three attempts.
+                let error = renewal_error(folder.path(), "a.test").await;
+                if error != "status 404 Not Found" {
+                    return error;
+                }
+            }
+        };
+        let (error, ()) = tokio::join!(renewed, async {
+            let (number, _) = running.next_set().await;
+            running.answer(number);
+        });
+        assert!(error.starts_with("a.test: no"), "{error}");
+        let orders = ["POST /order", "POST /v2/order", "POST /v2/challenge"];
+        assert_eq!(orders.map(|it| fake.count(it)), [1, 1, 1]);
+        let accounts = ["POST /account", "POST /v2/account"];
+        assert_eq!(accounts.map(|it| fake.count(it)), [1, 0]);
     })
     .await;
 }

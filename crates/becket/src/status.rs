@@ -135,12 +135,15 @@ fn certificates(page: &mut Page, status: &Status) {
     let mut all: Vec<&CertificateStatus> = status.certificates.iter().collect();
     all.sort_by_key(|it| it.not_after);
     for it in all.iter().take(MOST_CERTIFICATES) {
-        let expiry = it.expiry(status.process.now);
+        let mut expiry = it.expiry(status.process.now);
+        if !it.temporary {
+            let day: String = it.not_after.to_string().chars().take(10).collect();
+            expiry += &format!(", on {day}");
+        }
         let (name, key, listener) = (escaped(&it.name), &it.key, escaped(&it.listener));
-        let day: String = it.not_after.to_string().chars().take(10).collect();
         page.line(
             "certificate",
-            format_args!("{expiry}, on {day}: {name} ({key}) at listener {listener}"),
+            format_args!("{expiry}: {name} ({key}) at listener {listener}"),
         );
     }
     let more = all.len().saturating_sub(MOST_CERTIFICATES) + status.certificates_omitted;

@@ -35,8 +35,8 @@ pub struct Acme {
     pub key: KeyKind,
     /// Profile of the authority, such as `shortlived`.
     pub profile: Option<String>,
-    /// Account of the authority to which the ACME account is bound.
-    pub external_account: Option<ExternalAccount>,
+    /// Accounts of the authorities to which the ACME accounts are bound.
+    pub external_account: Vec<ExternalAccount>,
     /// Name servers for the lookups before an order; empty means `/etc/resolv.conf`.
     pub name_servers: Vec<NameServerAddress>,
     /// Program that creates and removes DNS records for `dns-01`.
@@ -64,6 +64,8 @@ pub struct AcmeCertificate {
 section! {
 /// `{ id = "..", key-file = ".." }`: external account binding (RFC 8555, section 7.3.4).
 pub struct ExternalAccount {
+    /// Authority that gave the key; absent means each one without an entry of its own.
+    pub authority: Option<Authority>,
     /// Key identifier from the authority.
     pub id: String,
     /// File with the MAC key from the authority, base64url.
@@ -249,11 +251,22 @@ impl Text for NameServerAddress {
 as_text!(Authority, AcmeName, NameServerAddress);
 
 impl AcmeCertificate {
-    /// Returns the name of the certificate's files without extension, from its first name.
+    /// Returns the name of the certificate's files without extension: its first name, with an ending
+    /// that no host name has if the certificate asks for an RSA key. So an RSA certificate may stand
+    /// next to another one for the same names.
     pub fn stem(&self) -> String {
         let first = self.names.first();
         let first = first.map(AcmeName::to_string).unwrap_or_default();
-        first.replace('*', "_").replace(':', "-")
+        let ending = match self.key {
+            Some(KeyKind::Rsa2048) => RSA_ENDING,
+            _ => "",
+        };
+        first.replace('*', "_").replace(':', "-") + ending
+    }
+
+    /// Returns `true` if a name is one of the certificate's.
+    pub fn has_name(&self, name: &str) -> bool {
+        self.names.iter().any(|own| own.to_string() == name)
     }
 }
 
@@ -334,6 +347,7 @@ impl Acme {
 
 const FOLDER: &str = "/var/lib/becket-acme";
 const BUNDLES: &str = "certificates";
+const RSA_ENDING: &str = "+rsa";
 const DNS_PORT: u16 = 53;
 const HTTPS: &str = "https://";
 
@@ -350,13 +364,14 @@ mod tests {
     fn the_first_name_is_the_name_of_the_file() {
         let acme = acme(
             "[acme]\nfolder = 'a'\n[[acme.certificate]]\nnames = ['*.A.test', 'b.test']\n\
-             [[acme.certificate]]\nnames = ['2001:db8::1']",
+             [[acme.certificate]]\nnames = ['2001:db8::1']\n\
+             [[acme.certificate]]\nnames = ['*.a.test']\nkey = 'rsa-2048'",
         );
         let bundles = acme.certificate.iter();
         let bundles: Vec<_> = bundles
             .map(|it| acme.bundle(Path::new("/etc"), it))
             .collect();
-        let expected = ["_.a.test", "2001-db8--1"];
+        let expected = ["_.a.test", "2001-db8--1", "_.a.test+rsa"];
         assert_eq!(
             bundles,
             expected.map(|it| PathBuf::from(format!("/etc/a/certificates/{it}.pem")))
@@ -407,6 +422,7 @@ mod tests {
             "../c.test",
             "a/b.test",
             "c.test.",
+            "c.test+rsa",
         ] {
             assert_eq!(names(&any, name), None, "{name}");
         }

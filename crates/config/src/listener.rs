@@ -34,6 +34,8 @@ pub struct ListenerSection {
     pub certificates: Vec<Certificate>,
     /// Also serve the certificates of `[acme]`.
     pub acme: bool,
+    /// Answer HTTP-01 challenges of `[acme]` before bytes are relayed; valid only without TLS.
+    pub acme_http: bool,
     /// Certificate for clients whose server name is missing or unknown.
     pub default_certificate: DefaultCertificate,
     /// Name of a `[[policy]]`.

@@ -16,7 +16,6 @@ use serde::{Deserialize, Serialize};
 use becket_keys::facts;
 use becket_keys::identity::serial;
 use becket_keys::loaded::Loaded;
-use becket_keys::temporary::is_temporary;
 use becket_log::Timestamp;
 use becket_tls::config::{Config, Listener};
 
@@ -45,12 +44,15 @@ pub struct CertificateStatus {
 impl CertificateStatus {
     /// Returns the time until or since the expiry as text.
     pub fn expiry(&self, now: Timestamp) -> String {
+        if self.temporary {
+            return "temporary".to_owned();
+        }
         let seconds = |at: Timestamp| at.unix_seconds().cast_signed();
         facts::expiry(seconds(self.not_after) - seconds(now))
     }
 }
 
-/// Certificates in use: at most [`MOST_LISTED`], which expire first.
+/// Certificates in use: at most [`MOST_LISTED`], which are temporary or expire first.
 #[derive(Clone, Debug, Default)]
 pub struct CertificateList {
     /// Certificates sorted by listener and name.
@@ -83,7 +85,7 @@ pub fn certificates(config: &Config) -> CertificateList {
     let mut served: Vec<_> = config.listeners.iter().flat_map(|it| of(it)).collect();
     let omitted = served.len().saturating_sub(MOST_LISTED);
     if omitted > 0 {
-        served.select_nth_unstable_by_key(MOST_LISTED, |it| it.loaded.not_after().0);
+        served.select_nth_unstable_by_key(MOST_LISTED, |it| urgency(it.loaded));
         served.truncate(MOST_LISTED);
     }
     let mut list: Vec<_> = served.into_iter().filter_map(entry).collect();
@@ -148,9 +150,17 @@ fn entry(served: ServedName<'_>) -> Option<CertificateStatus> {
         serial: serial(&parsed),
         not_after: at(facts::not_after(&leaf)?),
         renew_by: at(UnixSeconds(u64::try_from(renew_by).unwrap_or(0))),
-        temporary: is_temporary(&parsed),
+        temporary: loaded.is_temporary(),
         ocsp_until: loaded.staple().and_then(|it| it.until).map(at),
     })
+}
+
+/// Returns the rank of a certificate: 0 if it may be temporary, otherwise its expiry. Temporary
+/// certificates do not expire.
+fn urgency(loaded: &Loaded) -> u64 {
+    let expiry = loaded.not_after().0;
+    let may_be_temporary = loaded.managed().is_some() && expiry == u64::from(u32::MAX);
+    if may_be_temporary { 0 } else { expiry }
 }
 
 fn kind(algorithm: SignatureAlgorithm) -> &'static str {

@@ -143,20 +143,21 @@ fn shared_certificates(config: &Config) -> Vec<SharedCertificate> {
     let certificates = acme.map_or(&[][..], |acme| &acme.certificate);
     let shared = certificates.iter().map(|certificate| {
         let names = certificate.names.iter().map(ToString::to_string);
-        shared_certificate(config, names.collect())
+        shared_certificate(config, &certificate.stem(), names.collect())
     });
     shared.collect()
 }
 
 /// Returns the on-demand certificates with these names.
 pub fn on_demand(config: &Config, names: Vec<Option<String>>) -> Vec<SharedCertificate> {
-    let names = names.into_iter().map(|name| name.into_iter().collect());
-    names
-        .map(|names| shared_certificate(config, names))
-        .collect()
+    let names = names.into_iter().map(|name| {
+        let stem = name.clone().unwrap_or_default();
+        shared_certificate(config, &stem, name.into_iter().collect())
+    });
+    names.collect()
 }
 
-fn shared_certificate(config: &Config, names: Vec<String>) -> SharedCertificate {
+fn shared_certificate(config: &Config, stem: &str, names: Vec<String>) -> SharedCertificate {
     let authorities = config.file.acme.as_ref().map(|acme| {
         let urls = acme.authority.iter().map(|it| it.directory(acme.staging));
         urls.map(Option::unwrap_or_default)
@@ -164,7 +165,8 @@ fn shared_certificate(config: &Config, names: Vec<String>) -> SharedCertificate 
             .join(" ")
     });
     let authorities = authorities.unwrap_or_default();
-    let digest = digest(&[names.join(" ").as_bytes(), authorities.as_bytes()]);
+    let names_text = names.join(" ");
+    let digest = digest(&[stem, &names_text, &authorities].map(str::as_bytes));
     let first = digest.first_chunk().copied().unwrap_or_default();
     SharedCertificate {
         tag: CertificateTag(u64::from_be_bytes(first)),

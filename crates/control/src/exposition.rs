@@ -128,6 +128,9 @@ impl Snapshot {
                 ([offer.label(), became.label()], count)
             })
         });
+        let certificates = &self.status.certificates;
+        // The expiry of a temporary certificate means nothing.
+        let issued = || certificates.iter().filter(|c| !c.temporary);
         families! { page:
             Gauge becket_connections "Connections open" [worker] = open;
             Counter becket_connections_closed "Connections ended, by reason" [reason]
@@ -150,12 +153,14 @@ impl Snapshot {
             Gauge becket_ticket_epoch "Number of the ticket key in use" = sessions.tickets.epoch;
             Gauge becket_ticket_rotation_seconds "Time until the ticket key changes" = sessions.tickets.next_rotation_seconds;
             Gauge becket_certificate_expiry_timestamp_seconds "When a certificate expires" [listener, name, key]
-                = self.status.certificates.iter().map(|c| ([&*c.listener, &*c.name, &*c.key], c.not_after.unix_seconds()));
+                = issued().map(|c| ([&*c.listener, &*c.name, &*c.key], c.not_after.unix_seconds()));
+            Gauge becket_certificate_temporary "Always 1: clients get a temporary certificate, because the ACME authority has not issued one" [listener, name, key]
+                = certificates.iter().filter(|c| c.temporary).map(|c| ([&*c.listener, &*c.name, &*c.key], 1_u64));
             Gauge becket_certificates_omitted "Certificates without these metrics, which at most the 10 000 that expire first have" = self.status.certificates_omitted;
             Gauge becket_certificate_renewal_timestamp_seconds "Time by which a certificate should be renewed: a third of its lifetime before its end, at most 14 days" [listener, name, key]
-                = self.status.certificates.iter().map(|c| ([&*c.listener, &*c.name, &*c.key], c.renew_by.unix_seconds()));
+                = issued().map(|c| ([&*c.listener, &*c.name, &*c.key], c.renew_by.unix_seconds()));
             Gauge becket_ocsp_expiry_timestamp_seconds "When the OCSP response of a certificate expires" [listener, name, key]
-                = self.status.certificates.iter().filter_map(|c| Some(([&*c.listener, &*c.name, &*c.key], c.ocsp_until?.unix_seconds())));
+                = certificates.iter().filter_map(|c| Some(([&*c.listener, &*c.name, &*c.key], c.ocsp_until?.unix_seconds())));
             Gauge becket_full_handshakes_in_flight "Full handshakes in progress, if they are limited"
                 = traffic.admission.full_handshakes_in_flight;
             Gauge becket_sources "Sources that admission tracks" = traffic.admission.sources;
@@ -510,6 +515,7 @@ mod tests {
         status.process.workers = snapshot.counters.len();
         let mut certificates = status.certificates.to_vec();
         certificates[0].ocsp_until = Some(certificates[0].not_after);
+        certificates[1].temporary = true;
         status.certificates = certificates.into();
         status.signing.tokens = vec![TokenStatus::default()];
         let calls = &mut status.process.refused_calls;
@@ -588,6 +594,17 @@ mod tests {
                 assert!(suffix.is_some_and(|it| accepted.contains(&it)), "{line}");
             }
         }
+    }
+
+    #[test]
+    fn a_temporary_certificate_has_a_metric_and_no_expiry() {
+        let page = page(vec![Arc::default()]);
+        let samples = page.lines().filter(|line| {
+            line.starts_with("becket_certificate_") && line.contains("\"*.example.net\"")
+        });
+        let labels = "{listener=\"web\",name=\"*.example.net\",key=\"ecdsa\"}";
+        let expected = format!("becket_certificate_temporary{labels} 1");
+        assert_eq!(samples.collect::<Vec<_>>(), [expected]);
     }
 
     #[test]

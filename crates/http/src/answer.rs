@@ -60,6 +60,9 @@ impl Answer<'_> {
     }
 }
 
+/// Field line of a response with text.
+pub const PLAIN_TEXT: &str = "Content-Type: text/plain; charset=utf-8\r\n";
+
 /// Returns the body of a response without a file: the status code and its reason phrase.
 #[must_use]
 pub fn note(status: StatusCode) -> String {

@@ -25,7 +25,7 @@ use becket_proto::sorted_chunks::SortedChunks;
 use rustls::{DistinguishedName, SignatureAlgorithm, SignatureScheme};
 
 use super::issuers::{FileParts, file_parts};
-use super::loaded::{Loaded, Names};
+use super::loaded::{Loaded, Names, Precedence};
 use crate::signing::Offload;
 
 #[derive(Clone, Debug)]
@@ -421,8 +421,8 @@ enum Chains {
 
 #[derive(Debug, Default)]
 struct SeveralChains {
-    /// All certificates of the name. The operator's have precedence over the ACME companion's, and
-    /// later ones over earlier ones.
+    /// All certificates of the name. The operator's have precedence over the ACME companion's, those
+    /// over temporary ones, and later ones over earlier ones.
     listed: Vec<Listed>,
     /// At most one certificate per signature algorithm, sorted by [`preference`]: algorithms with
     /// fast signatures first.
@@ -445,10 +445,10 @@ impl KeySet {
             Chains::One(only)
         } else {
             let mut used: Vec<Arc<Loaded>> = Vec::new();
-            let managed = only_managed(&listed);
+            let best = best_precedence(&listed);
             let candidates = listed
                 .iter()
-                .filter(|it| it.loaded.managed().is_some() == managed);
+                .filter(|it| Some(it.loaded.precedence()) == best);
             for it in candidates.rev() {
                 let kind = it.loaded.algorithm();
                 if !used.iter().any(|other| other.algorithm() == kind) {
@@ -487,11 +487,15 @@ impl KeySet {
     /// Adds each certificate that another one hides.
     fn report(&self, faults: &mut MapFaults) {
         let mut last: Vec<&Arc<Loaded>> = Vec::new();
-        let managed = only_managed(self.listed());
+        let best = best_precedence(self.listed());
         for it in self.listed() {
-            if it.loaded.managed().is_some() && !managed {
+            let own = it.loaded.precedence();
+            if own != Precedence::Operator && best == Some(Precedence::Operator) {
                 let yielding = (self.name.to_string(), Arc::clone(&it.loaded));
                 faults.yielding.push(yielding);
+            }
+            // Temporary certificates have one kind of key; the issued ones may have others.
+            if Some(own) != best || own == Precedence::Temporary {
                 continue;
             }
             let kind = it.loaded.algorithm();
@@ -562,9 +566,8 @@ impl KeySet {
     }
 }
 
-/// Returns `true` if the operator has none of these certificates.
-fn only_managed(listed: &[Listed]) -> bool {
-    listed.iter().all(|it| it.loaded.managed().is_some())
+fn best_precedence(listed: &[Listed]) -> Option<Precedence> {
+    listed.iter().map(|it| it.loaded.precedence()).min()
 }
 
 /// Returns the rank of an algorithm; 0 is the most preferred. ECDSA and Ed25519 signatures need

@@ -207,6 +207,7 @@ impl Loader {
             staple,
             batch_key,
             managed: job.managed.clone(),
+            is_temporary: false,
         };
         let stamp = texts.stamp(job, self.now);
         let loaded = Loaded::new(parts, stamp, extras);

@@ -106,6 +106,16 @@ pub struct Extras {
     pub batch_key: Option<Arc<PrivateKey>>,
     /// Names for which the ACME companion maintains the file; `None` for a file of the operator.
     pub managed: Option<Arc<[Box<str>]>>,
+    /// `true` until the ACME companion has obtained the certificate.
+    pub is_temporary: bool,
+}
+
+/// Precedence among the certificates of one name, the highest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Precedence {
+    Operator,
+    Issued,
+    Temporary,
 }
 
 /// A stapled OCSP response.
@@ -310,6 +320,19 @@ impl Loaded {
     /// operator, which takes precedence.
     pub fn managed(&self) -> Option<&Arc<[Box<str>]>> {
         self.extras.as_ref()?.managed.as_ref()
+    }
+
+    /// Returns `true` for a certificate of [`Loader::temporary`](crate::keys::Loader::temporary).
+    pub fn is_temporary(&self) -> bool {
+        self.extras.as_ref().is_some_and(|it| it.is_temporary)
+    }
+
+    pub fn precedence(&self) -> Precedence {
+        match self.managed() {
+            None => Precedence::Operator,
+            Some(_) if self.is_temporary() => Precedence::Temporary,
+            Some(_) => Precedence::Issued,
+        }
     }
 
     /// Returns the OCSP response, unless it has expired.

@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
 use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
-use x509_parser::prelude::X509Certificate;
 
 use super::facts;
 use super::job::{Job, LoadOutcome};
@@ -24,12 +23,9 @@ impl Loader {
     /// # Errors
     /// Fails if a name is not valid in a certificate.
     pub fn temporary(&self, job: &Job, names: &Arc<[Box<str>]>) -> Result<LoadOutcome, String> {
-        let is_temporary = |before: &&Arc<Loaded>| {
-            let leaf = before.leaf();
-            before.managed() == Some(names)
-                && facts::certificate(&leaf).is_some_and(|leaf| is_temporary(&leaf))
-        };
-        let before = job.before.as_ref().filter(is_temporary);
+        let is_for_them =
+            |before: &&Arc<Loaded>| before.is_temporary() && before.managed() == Some(names);
+        let before = job.before.as_ref().filter(is_for_them);
         if before.is_some() {
             return Ok(LoadOutcome {
                 loaded: before.cloned(),
@@ -59,6 +55,7 @@ impl Loader {
         };
         let extras = Extras {
             managed: Some(Arc::clone(names)),
+            is_temporary: true,
             ..Extras::default()
         };
         Ok(LoadOutcome {
@@ -67,12 +64,6 @@ impl Loader {
             ..LoadOutcome::default()
         })
     }
-}
-
-/// Returns `true` if a certificate was made by [`Loader::temporary`].
-pub fn is_temporary(certificate: &X509Certificate<'_>) -> bool {
-    let mut names = certificate.issuer().iter_common_name();
-    names.any(|name| name.as_str().ok() == Some(ISSUER))
 }
 
 /// Issuer of temporary certificates.

@@ -61,7 +61,7 @@ impl Challenge {
 /// Maximum length of an encoded challenge in bytes: a name of 253, token and thumbprint of 256 each.
 pub const LONGEST_CHALLENGE: usize = 800;
 /// Maximum length of a token. Authorities send 43 characters.
-const LONGEST_TOKEN: usize = 256;
+pub const LONGEST_TOKEN: usize = 256;
 /// Maximum length of a bundle in bytes. Usual bundles have less than 8 KiB.
 pub const LONGEST_BUNDLE: usize = 64 * 1024;
 

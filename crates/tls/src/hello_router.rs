@@ -10,7 +10,6 @@ use becket_config::choices::{AlpnMismatch, UnknownNames};
 use becket_proto::client_hello::{ClientHello, MAX_NAME_BYTES};
 use rustls::ServerConfig;
 
-use super::certificate_compression;
 use super::challenges::is_of_authority;
 use super::route_configs::{RouteConfigs, RouteParts};
 use crate::config::{Listener, Route};
@@ -85,11 +84,11 @@ impl HelloRouter {
     ///
     /// Returns the errors of [`RouteConfigs::new`].
     pub fn new(listener: Arc<Listener>, parts: &RouteParts) -> Result<Self, rustls::Error> {
-        let compressed = Arc::new(certificate_compression::cache());
-        let shared = (&listener.certificates, &compressed);
+        let certificates = &listener.certificates;
         let configs = listener.routes.iter().map(|route| {
             let policy = route.policy.as_deref();
-            let configs = policy.map(|policy| RouteConfigs::new(route, policy, shared, parts));
+            let configs =
+                policy.map(|policy| RouteConfigs::new(route, policy, certificates, parts));
             configs.transpose()
         });
         let configs = configs.collect::<Result<_, _>>()?;

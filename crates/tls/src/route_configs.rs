@@ -99,8 +99,7 @@ struct Resuming {
 }
 
 impl RouteConfigs {
-    /// Builds the configurations of a route, which share a cache of compressed certificates. Derives
-    /// one ticket key for each ticket secret.
+    /// Builds the configurations of a route. Derives one ticket key for each ticket secret.
     ///
     /// # Errors
     ///
@@ -109,7 +108,7 @@ impl RouteConfigs {
     pub fn new(
         route: &Route,
         policy: &Policy,
-        (certificates, compressed): (&Arc<CertificateMap>, &Arc<CompressionCache>),
+        certificates: &Arc<CertificateMap>,
         parts: &RouteParts,
     ) -> Result<Self, rustls::Error> {
         let clients = ReturningClients::new(policy.verifier.clone());
@@ -124,7 +123,7 @@ impl RouteConfigs {
         };
         let mut plain = base(policy, resolver)?;
         plain.cert_compressors = COMPRESSORS.to_vec();
-        plain.cert_compression_cache = Arc::clone(compressed);
+        plain.cert_compression_cache = Arc::new(CompressionCache::Disabled);
         plain.enable_secret_extraction = true;
         if parts.key_log {
             plain.key_log = Arc::new(LateKeyLog::default());

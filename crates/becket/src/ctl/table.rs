@@ -140,8 +140,13 @@ pub(super) fn certificates(certificates: &[CertificateStatus], omitted: usize) -
     let mut rows: Vec<Vec<String>> = certificates
         .iter()
         .map(|it| {
+            let expiry = if it.temporary {
+                "temporary".to_owned()
+            } else {
+                it.not_after.to_string()
+            };
             vec![
-                it.not_after.to_string(),
+                expiry,
                 escaped(&it.listener),
                 escaped(&it.name),
                 escaped(&it.key),
@@ -296,16 +301,19 @@ mod tests {
             json!({"listener": "web", "name": "a.test", "key": "rsa",
             "not_after": format!("2026-11-{day}T11:00:00.000000Z"), "serial": serial})
         };
-        let all = of::<Vec<_>>(json!([at(26, "0ABC01"), at(25, "7F")]));
+        let mut waiting = at(24, "0ABC02");
+        waiting["temporary"] = true.into();
+        let all = of::<Vec<_>>(json!([waiting, at(26, "0ABC01"), at(25, "7F")]));
         assert!(certificates(&all, 2).ends_with("and 2 more, which expire later\n"));
         let text = certificates(&all, 0);
-        let rows = ["KEY  SERIAL", "rsa  7F", "rsa  0ABC01"];
+        let rows = ["KEY  SERIAL", "rsa  7F", "rsa  0ABC01", "rsa  0ABC02"];
         assert!(
             text.lines()
                 .zip(rows)
                 .all(|(line, end)| line.ends_with(end)),
             "{text}"
         );
+        assert!(text.lines().last().unwrap().starts_with("temporary "));
     }
 
     #[test]

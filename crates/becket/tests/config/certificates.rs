@@ -248,6 +248,47 @@ fn an_ordered_certificate_fills_an_empty_folder_and_yields_to_a_file() {
 }
 
 #[test]
+fn an_rsa_certificate_is_ordered_next_to_another_one() {
+    let folder = Folder::new();
+    let names = "[[acme.certificate]]\nnames = ['a.test']\n";
+    let acme = format!("[acme]\nfolder = 'acme'\n{names}{names}key = 'rsa-2048'\n");
+    let text = site("['site.pem']").replace("certificates =", "acme = true\ncertificates =");
+    let text = text + &acme;
+    folder.bundle("site.pem", &["site.test"]);
+    folder.bundle("acme/certificates/a.test.pem", &["a.test"]);
+    let used = || {
+        let prepared = folder.prepare(&text).unwrap();
+        let map = &prepared.config.listeners[0].certificates;
+        let chains = map.named("a.test").unwrap().chains().iter();
+        let files: Vec<_> = chains.map(|it| it.file()).collect();
+        let names = files.iter().map(|it| it.file_name().unwrap());
+        let names = names.map(|it| it.to_string_lossy().into_owned());
+        (names.collect::<Vec<_>>(), lines(&prepared.warnings))
+    };
+    // The temporary certificate does not take the place of the issued one.
+    let (files, warnings) = used();
+    assert_eq!(files, ["a.test.pem"]);
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].contains("a.test+rsa.pem"), "{warnings:?}");
+    let rsa = Made::rsa(&["a.test"]).bundle();
+    folder.write("acme/certificates/a.test+rsa.pem", &rsa);
+    let (files, warnings) = used();
+    assert_eq!(files, ["a.test.pem", "a.test+rsa.pem"]);
+    assert!(warnings.is_empty(), "{warnings:?}");
+    let account = "external-account = [{ id = 'a', key-file = 'b' }, { id = 'a', key-file = 'b' }, \
+                   { authority = 'zerossl', id = 'a', key-file = 'b' }]\nfolder";
+    let text = text.replace("folder", account) + names + "key = 'p384'\n";
+    folder.refuses(
+        &text,
+        &[
+            "acme.external-account[1].authority: an earlier entry is for the same authority; accepted: one entry for each authority",
+            "acme.external-account[2].authority = \"zerossl\": not in acme.authority; accepted: one of acme.authority",
+            "acme.certificate[2].names: an earlier certificate has the same first name; accepted: another order of the names, or key = \"rsa-2048\" in one of both",
+        ],
+    );
+}
+
+#[test]
 fn invalid_and_imminent_expiry_dates_are_warnings() {
     let folder = Folder::new();
     folder.bundle("a.pem", &["a.test"]);

@@ -270,3 +270,19 @@ fn errors_of_a_store_name_the_key_and_the_fix() {
         assert!(!error.contains("horse"), "{error}");
     }
 }
+
+#[test]
+fn an_rsa_certificate_is_shared_apart_from_another_one_for_the_same_names() {
+    let certificate = "[[acme.certificate]]\nnames = ['a.test']\n";
+    let cluster = format!(
+        "secret = 'one'\nnode = 1\nlisten = '127.0.0.1:7443'\npeers = ['127.0.0.2:7443']\n\
+         [acme]\n{certificate}{certificate}key = 'rsa-2048'\n"
+    );
+    let config = good(&folder(), &cluster).config;
+    let shared = becket_control::cluster::settings(&config).unwrap();
+    let [one, two] = &shared.certificates[..] else {
+        panic!("{shared:?}");
+    };
+    assert_eq!(one.names, two.names);
+    assert_ne!(one.tag, two.tag);
+}

@@ -37,7 +37,7 @@ fn keys() -> BTreeMap<String, Value> {
         }],
         cluster: Some(Cluster::default()),
         acme: Some(Acme {
-            external_account: Some(ExternalAccount::default()),
+            external_account: vec![ExternalAccount::default()],
             on_demand: Some(OnDemand::default()),
             certificate: vec![AcmeCertificate::default()],
             ..Acme::default()

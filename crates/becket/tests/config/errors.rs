@@ -359,3 +359,38 @@ fn an_impossible_trial_is_an_error() {
         assert!(errors[0].starts_with(expected), "{errors:#?}");
     }
 }
+
+#[test]
+fn http_challenges_need_a_listener_that_answers_them() {
+    let folder = Folder::new();
+    folder.bundle("site.pem", &["a.test"]);
+    let text = |listener: &str, acme: &str| {
+        format!(
+            "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:1']\nacme = true\nbackend = 'app'\n\
+             [[backend]]\nname = 'app'\n[[backend.server]]\naddress = '192.0.2.1:1'\n\
+             [[listener]]\nname = 'plain'\nbind = ['127.0.0.1:2']\n{listener}\n{acme}"
+        )
+    };
+    let acme =
+        "[acme]\nfolder = 'acme'\n[[acme.certificate]]\nnames = ['a.test']\nchallenge = 'http-01'";
+    let fault = "acme.certificate[0].challenge = \"http-01\": http-01 needs a listener that answers it at port 80; \
+                 accepted: tls = false with acme-http, redirect or files in a listener, or another challenge";
+    folder.refuses(&text("tls = false\nbackend = 'app'", acme), &[fault]);
+    for listener in [
+        "tls = false\nbackend = 'app'\nacme-http = true",
+        "tls = false\nredirect = 'https'",
+        "tls = false\nbackend = 'site'\n[[backend]]\nname = 'site'\nfiles = { root = '.' }",
+    ] {
+        assert!(folder.prepare(&text(listener, acme)).is_ok(), "{listener}");
+    }
+    let secure = "backend = 'app'\nacme = true\nacme-http = true";
+    let fault = "listener[plain].acme-http = true: clients use TLS here, and an authority begins in clear text; \
+                 accepted: tls = false with it, at port 80";
+    folder.refuses(&text(secure, acme), &[fault]);
+    let plain = "tls = false\nbackend = 'app'\nacme-http = true";
+    let text = text(plain, "").replace("acme = true\n", "certificates = ['site.pem']\n");
+    folder.refuses(
+        &text,
+        &["listener[plain].acme-http = true: no [acme] section"],
+    );
+}

@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use crate::script::link::End;
 use crate::script::stage::Stage;
-use becket_proto::acme::{Challenge, ChallengeAnswer};
 use becket_proto::close_reason::CloseReason;
-use becket_tls::challenges::ACME_TLS;
 use rustls::AlertDescription as Alert;
 use rustls::Error::AlertReceived;
 use rustls::version::{TLS12, TLS13};
@@ -299,42 +297,6 @@ fn an_alpn_mismatch_continues_or_is_rejected() {
             stage.settle();
         }
         assert_eq!(stage.closed(), Some(expected));
-    }
-}
-
-/// Certificates for challenges are self-signed, so this client rejects them. An end-to-end test shows that an authority accepts them.
-#[test]
-fn an_authority_gets_the_answer_to_a_pending_challenge_and_is_never_relayed() {
-    let house = house("");
-    for (pending, name, fault) in [
-        ("a.test", "a.test", None),
-        (
-            "b.test",
-            "a.test",
-            Some(AlertReceived(Alert::NoApplicationProtocol)),
-        ),
-    ] {
-        let mut stage = house.stage();
-        let challenge = Challenge {
-            name: pending.to_owned(),
-            answer: ChallengeAnswer::TlsAlpn([7; 32]),
-        };
-        let pending = [(challenge, Duration::MAX)];
-        stage
-            .challenges
-            .replace(&pending, |_, error| panic!("{error}"));
-        let mut config = house.client(&TLS13);
-        config.alpn_protocols = vec![ACME_TLS.to_vec()];
-        let mut client = Client::enter(&mut stage, house.listener(0), &Arc::new(config), name);
-        client.talk(&mut stage);
-        match fault {
-            Some(fault) => assert_eq!(client.fault, Some(fault)),
-            None => assert!(matches!(
-                client.fault,
-                Some(rustls::Error::InvalidCertificate(_))
-            )),
-        }
-        assert!(stage.net.dialled.is_empty());
     }
 }
 

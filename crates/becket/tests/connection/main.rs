@@ -6,6 +6,7 @@ mod admission;
 mod batches;
 mod certificates;
 mod chains;
+mod challenges;
 mod common;
 mod cuts;
 mod early_data;

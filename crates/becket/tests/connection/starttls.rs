@@ -24,7 +24,7 @@ pub(crate) fn house(protocol: &str, backend: &str) -> House {
 }
 
 /// Begins TLS on the stream of a client that has finished its unencrypted part.
-fn begin_tls(house: &House, end: End, alpn: &[&[u8]]) -> Client {
+pub(crate) fn begin_tls(house: &House, end: End, alpn: &[&[u8]]) -> Client {
     begin_tls_as(house, end, Some("a.test"), alpn)
 }
 

@@ -38,7 +38,7 @@ pub enum AcmeRecord<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ChallengeId(pub u64);
 
-/// Hash of the names of a certificate, identical on all nodes.
+/// Hash of the names and the file of a certificate, identical on all nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CertificateTag(pub u64);
 

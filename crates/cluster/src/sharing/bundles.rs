@@ -21,8 +21,8 @@ pub(super) struct Bundles {
     held: Option<Vec<Option<BundleFacts>>>,
     /// Newest offer of a peer for each certificate.
     offers: Vec<Option<(PeerName, BundleFacts)>>,
-    /// Bundle that was passed to the companion last, and the time until which it is not pulled
-    /// again.
+    /// Bundle that was passed to the companion last, unless the companion took it, and the time until
+    /// which none is pulled.
     passed: Vec<Option<(BundleFacts, Duration)>>,
     pull: Option<Pull>,
     received: Option<(usize, Zeroizing<Vec<u8>>)>,
@@ -84,6 +84,9 @@ impl Bundles {
                 self.changed.extend(before.len()..held.len());
             }
             None => self.announce_at = Duration::ZERO,
+        }
+        for (passed, held) in self.passed.iter_mut().zip(&held) {
+            passed.take_if(|(facts, _)| Some(*facts) == *held);
         }
         self.held = Some(held);
         self.source = None;
@@ -294,8 +297,10 @@ impl Bundles {
     pub(super) fn newer(&self, index: usize, now: Duration) -> Option<(PeerName, BundleFacts)> {
         let held = *self.held.as_ref()?.get(index)?;
         let (from, facts) = (*self.offers.get(index)?)?;
-        let (passed, until) = self.passed.get(index)?.unzip();
-        let is_refused = passed != held && until.is_some_and(|until| now < until);
+        let is_refused = self
+            .passed
+            .get(index)?
+            .is_some_and(|(_, until)| now < until);
         let is_newer = held.is_none_or(|held| facts > held);
         (is_newer && !is_refused).then_some((from, facts))
     }

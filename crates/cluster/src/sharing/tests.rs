@@ -519,4 +519,17 @@ fn a_bundle_that_the_companion_rejects_is_pulled_again_only_later() {
     assert_eq!(received, 2);
 }
 
+#[test]
+fn a_newer_bundle_is_pulled_soon_after_another_one_and_an_own_order() {
+    let mut net = Net::new(&[1, 2], 1, 0.0);
+    net.connect_all();
+    for (ordered, node) in [(1, 1), (2, 0), (3, 1)] {
+        let bytes = bundle(ordered, 3000, &mut net.random);
+        let now = net.now;
+        net.nodes[node].keep(0, ordered, bytes, now);
+        net.run(Duration::from_secs(10));
+        assert_eq!(net.nodes[0].facts(0), net.nodes[1].facts(0));
+    }
+}
+
 const REFUSED_TWICE: Duration = Duration::from_secs(90);

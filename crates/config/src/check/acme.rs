@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use super::Way;
 use crate::acme::{Acme, AcmeCertificate, ChallengeKind, OnDemand};
 use crate::error::Report;
 use crate::file::File;
@@ -11,10 +12,15 @@ use crate::listener::{ListenMode, ListenerSection};
 impl File {
     pub(super) fn check_acme(&self, report: &mut Report) {
         let Some(acme) = &self.acme else {
+            let accepted = "[acme] with [[acme.certificate]]";
             for (listener, path) in self.listener.iter().zip(self.listener_paths()) {
-                if listener.acme {
-                    let accepted = "[acme] with [[acme.certificate]]";
-                    report.refuse(key!(path, listener.acme), "no [acme] section", accepted);
+                for (is_set, key) in [
+                    (listener.acme, key!(path, listener.acme)),
+                    (listener.acme_http, key!(path, listener.acme_http)),
+                ] {
+                    if is_set {
+                        report.refuse(key, "no [acme] section", accepted);
+                    }
                 }
             }
             return;
@@ -30,14 +36,34 @@ impl File {
             report.remark("acme.certificate", format!("{fault}; set listener.acme"));
         }
         let direct = |listener: &ListenerSection| listener.speaks() == ListenMode::Tls;
-        let mut all = acme.certificate.iter();
-        let by_tls = all.any(|it| acme.challenge(it) == ChallengeKind::TlsAlpn)
-            || acme.on_demand.is_some() && acme.challenge == ChallengeKind::TlsAlpn;
-        if by_tls && !self.listener.iter().any(direct) {
-            let fault = "tls-alpn-01 needs a listener on which clients begin with TLS";
-            let accepted = "such a listener at port 443, or another challenge";
-            report.refuse(key!("acme", acme.challenge), fault, accepted);
+        for (kind, is_answered, fault, accepted) in [
+            (
+                ChallengeKind::TlsAlpn,
+                self.listener.iter().any(direct),
+                "tls-alpn-01 needs a listener on which clients begin with TLS",
+                "such a listener at port 443, or another challenge",
+            ),
+            (
+                ChallengeKind::Http,
+                self.listener.iter().any(|it| self.answers_http(it)),
+                "http-01 needs a listener that answers it at port 80",
+                "tls = false with acme-http, redirect or files in a listener, or another challenge",
+            ),
+        ] {
+            if let Some(path) = acme.key_of(kind).filter(|_| !is_answered) {
+                report.refuse(path, fault, accepted);
+            }
         }
+    }
+
+    /// Returns whether a listener answers HTTP-01. Files over TLS count, because authorities follow
+    /// a redirect from port 80 of another host.
+    fn answers_http(&self, listener: &ListenerSection) -> bool {
+        let is_served = |way: &Way<'_>| {
+            let backend = way.backend.and_then(|name| self.backend_named(name));
+            backend.is_some_and(|it| it.files.is_some())
+        };
+        listener.acme_http || listener.redirect.is_some() || listener.ways().iter().any(is_served)
     }
 }
 
@@ -74,6 +100,19 @@ impl Acme {
             let accepted = format!("at most {MOST_CERTIFICATES}");
             report.refuse(key!(at, self.certificate), fault, accepted);
         }
+        for (index, account) in self.external_account.iter().enumerate() {
+            let path = format!("{}[{index}]", key!(at, self.external_account));
+            let path = key!(path, account.authority);
+            let mut earlier = self.external_account.iter().take(index);
+            if earlier.any(|it| it.authority == account.authority) {
+                let fault = "an earlier entry is for the same authority";
+                report.refuse(&path, fault, "one entry for each authority");
+            }
+            let own = account.authority.as_ref();
+            if own.is_some_and(|own| !self.authority.contains(own)) {
+                report.refuse(path, "not in acme.authority", "one of acme.authority");
+            }
+        }
         if let Some(on_demand) = &self.on_demand {
             on_demand.check(&key!(at, self.on_demand), report);
         }
@@ -84,9 +123,25 @@ impl Acme {
             if !files.insert(certificate.stem()) {
                 let path = key!(path, certificate.names);
                 let fault = "an earlier certificate has the same first name";
-                report.refuse(path, fault, "another order of the names");
+                let accepted = "another order of the names, or key = \"rsa-2048\" in one of both";
+                report.refuse(path, fault, accepted);
             }
         }
+    }
+
+    /// Returns the key that selects a kind of challenge, if it is used.
+    fn key_of(&self, kind: ChallengeKind) -> Option<String> {
+        let own = |it: &AcmeCertificate| it.challenge == Some(kind);
+        let mut all = self.certificate.iter();
+        let is_default = self.on_demand.is_some() || all.any(|it| it.challenge.is_none());
+        if is_default && self.challenge == kind {
+            return Some(key!("acme", self.challenge));
+        }
+        let index = self.certificate.iter().position(own)?;
+        Some(format!(
+            "{}[{index}].challenge",
+            key!("acme", self.certificate)
+        ))
     }
 
     fn check_certificate(&self, path: &str, certificate: &AcmeCertificate, report: &mut Report) {

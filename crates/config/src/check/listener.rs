@@ -27,6 +27,11 @@ impl ListenerSection {
             let fault = "clients use no TLS here";
             report.refuse(key!(path, self.kernel_tls), fault, "\"off\"");
         }
+        if self.acme_http && self.tls {
+            let fault = "clients use TLS here, and an authority begins in clear text";
+            let accepted = "tls = false with it, at port 80";
+            report.refuse(key!(path, self.acme_http), fault, accepted);
+        }
         if self.redirect.is_some() {
             let path = key!(path, self.redirect);
             if self.tls {

@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use becket_cluster::sharing::{SharingInput, SharingOutput};
-use becket_config::acme::Acme;
+use becket_config::acme::{Acme, AcmeCertificate};
 use becket_process::companion_link::{
     AcmeChallenge, BundleText, CompanionLink, FromCompanion, HeldBundles, ToCompanion,
 };
@@ -68,7 +68,14 @@ impl Control {
             }
             FromCompanion::Challenges(number, challenges) => {
                 self.companion.number = number;
-                self.companion.challenges[OWN] = self.named(challenges);
+                let config = self.state.config();
+                let certificates = config.file.acme.as_ref().map(|acme| &*acme.certificate);
+                let names = (
+                    certificates.unwrap_or_default(),
+                    &*self.companion.held.on_demand,
+                );
+                let now = self.state.shared().clock.now().mono;
+                self.companion.challenges[OWN] = named(challenges, names, now);
                 self.answer_challenges();
                 if !self.share(self.companion.pending()) {
                     self.companion.send(&ToCompanion::ChallengesServed(number));
@@ -148,26 +155,6 @@ impl Control {
         SharingInput::Held(cluster::on_demand(&config, on_demand), bundles)
     }
 
-    /// Resolves indices to names of the configuration and of on-demand certificates.
-    fn named(&self, challenges: Vec<AcmeChallenge>) -> Vec<(Challenge, Duration)> {
-        let config = self.state.config();
-        let now = self.state.shared().clock.now().mono;
-        let certificates = config.file.acme.as_ref().map(|acme| &acme.certificate);
-        let on_demand = &self.companion.held.on_demand;
-        let named = challenges.into_iter().take(MOST_CHALLENGES);
-        let named = named.filter_map(|it| {
-            let index = it.certificate as usize;
-            let name = match certificates?.get(index) {
-                Some(certificate) => certificate.names.get(it.name as usize)?.to_string(),
-                None => on_demand.get(index - certificates?.len())?.clone()?,
-            };
-            let answer = it.answer;
-            let life = Duration::from_secs(it.lifetime.into()).min(LONGEST_LIFE);
-            Some((Challenge { name, answer }, now + life))
-        });
-        named.collect()
-    }
-
     /// Passes the answers of all pending challenges to the workers.
     fn answer_challenges(&mut self) {
         let shared = self.state.shared();
@@ -186,9 +173,65 @@ impl Control {
     }
 }
 
+/// Resolves indices to names of the configuration and of on-demand certificates.
+fn named(
+    challenges: Vec<AcmeChallenge>,
+    (certificates, on_demand): (&[AcmeCertificate], &[Option<String>]),
+    now: Duration,
+) -> Vec<(Challenge, Duration)> {
+    let named = challenges.into_iter().take(MOST_CHALLENGES);
+    let named = named.filter_map(|it| {
+        let index = it.certificate as usize;
+        let name = match certificates.get(index) {
+            Some(certificate) => certificate.names.get(it.name as usize)?.to_string(),
+            None => on_demand.get(index - certificates.len())?.clone()?,
+        };
+        let answer = it.answer;
+        let life = Duration::from_secs(it.lifetime.into()).min(LONGEST_LIFE);
+        Some((Challenge { name, answer }, now + life))
+    });
+    named.collect()
+}
+
 /// Maximum number of pending challenges of the companion.
 const MOST_CHALLENGES: usize = 256;
 /// Maximum time for which a challenge is answered.
 const LONGEST_LIFE: Duration = Duration::from_secs(3600);
 /// Minimum time between two log lines about challenges that cannot be answered.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use becket_config::file::File;
+    use becket_proto::acme::ChallengeAnswer;
+
+    use super::*;
+
+    #[test]
+    fn challenges_are_bounded_in_number_and_time_and_have_known_names() {
+        let file = File::parse("[acme]\n[[acme.certificate]]\nnames = ['a.test']").unwrap();
+        let certificates = &file.acme.unwrap().certificate;
+        let names: (&[_], &[_]) = (certificates, &[None, Some("b.test".to_owned())]);
+        let challenge = |certificate, name, lifetime| AcmeChallenge {
+            certificate,
+            name,
+            answer: ChallengeAnswer::TlsAlpn([0; 32]),
+            lifetime,
+        };
+        let many = (0..=256).map(|_| challenge(0, 0, u32::MAX)).collect();
+        let bounded = named(many, names, Duration::ZERO);
+        assert_eq!(bounded.len(), 256);
+        assert_eq!(bounded[255].1, LONGEST_LIFE);
+        let some = vec![
+            challenge(0, 1, 1),
+            challenge(1, 0, 1),
+            challenge(2, 7, 1),
+            challenge(3, 0, 1),
+            challenge(u32::MAX, u32::MAX, 1),
+        ];
+        let known = named(some, names, LONGEST_LIFE);
+        assert_eq!(known.len(), 1);
+        assert_eq!(known[0].0.name, "b.test");
+        assert_eq!(known[0].1, LONGEST_LIFE + Duration::from_secs(1));
+    }
+}

@@ -39,6 +39,7 @@ mod connecting;
 mod context;
 mod conversing;
 mod decision;
+mod entering;
 pub mod failure_log;
 pub mod glance;
 mod greeting;
@@ -73,6 +74,7 @@ use self::connecting::Connecting;
 use self::context::{Context, Core, EarlyBytes};
 pub use self::context::{Net, Side, Turn};
 use self::conversing::Conversing;
+use self::entering::Entering;
 use self::greeting::Greeting;
 use self::hello::Hello;
 use self::listener::ListenerState;
@@ -108,9 +110,7 @@ pub struct Connection<N: Net> {
 #[derive(Debug)]
 enum Phase<N: Net> {
     Greeting(Greeting),
-    /// First phase of a client that does not start with TLS. It only decides whether to connect to
-    /// a server or to start the dialog, and reads nothing.
-    Entering(Rc<ListenerState>),
+    Entering(Entering),
     /// Plaintext dialog until the client requests TLS.
     Conversing(Conversing<N>),
     /// Waits until becket has sent a PostgreSQL cancel request to the servers.
@@ -192,14 +192,14 @@ impl<N: Net> Phase<N> {
                 counters.handshakes_begun.add(1);
                 Self::Hello(Hello::new(listener))
             }
-            ListenMode::Plain | ListenMode::StartTls(_) => Self::Entering(listener),
+            ListenMode::Plain | ListenMode::StartTls(_) => Self::Entering(Entering::new(listener)),
         }
     }
 
     fn advance(self, cx: &mut Context<'_, '_, N>, scratch: &mut Scratch) -> Advance<Self, N> {
         match self {
             Self::Greeting(phase) => phase.advance(cx, scratch).map(Self::Greeting),
-            Self::Entering(listener) => Advance::Reached(Reached::Cleartext(listener)),
+            Self::Entering(phase) => phase.advance(cx, scratch).map(Self::Entering),
             Self::Conversing(phase) => phase.advance(cx, scratch).map(Self::Conversing),
             Self::Cancelling(phase) => phase.advance(cx).map(Self::Cancelling),
             Self::Hello(phase) => phase.advance(cx, scratch).map(Self::Hello),
@@ -215,7 +215,7 @@ impl<N: Net> Phase<N> {
     fn expire(self, cx: &mut Context<'_, '_, N>, scratch: &mut Scratch) -> Advance<Self, N> {
         match self {
             Self::Greeting(phase) => phase.expire(cx).map(Self::Greeting),
-            Self::Entering(_) => Advance::Go(self),
+            Self::Entering(phase) => phase.expire(cx).map(Self::Entering),
             Self::Conversing(phase) => phase.expire(cx).map(Self::Conversing),
             Self::Cancelling(phase) => phase.expire().map(Self::Cancelling),
             Self::Hello(phase) => phase.expire(cx).map(Self::Hello),

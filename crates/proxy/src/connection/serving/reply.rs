@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use becket_config::backend::FieldValue;
-use becket_http::answer::{After, Answer, note};
+use becket_http::answer::{After, Answer, PLAIN_TEXT, note};
 use becket_http::head::HeadRefusal;
 use becket_http::select::{Selected, date_text};
 use becket_http::status::StatusCode;
@@ -126,5 +126,3 @@ impl Reply {
         self
     }
 }
-
-const PLAIN_TEXT: &str = "Content-Type: text/plain; charset=utf-8\r\n";
