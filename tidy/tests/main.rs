@@ -270,7 +270,7 @@ fn documents_are_short() {
 /// Maximum words of a decision.
 const DECISION_WORDS: usize = 400;
 /// Maximum words of all documents together.
-const ALL_WORDS: usize = 59_500;
+const ALL_WORDS: usize = 61_000;
 
 #[test]
 fn each_log_line_is_documented() {

@@ -194,7 +194,6 @@ mod tests {
             assert!(refused.unwrap_err().fault.starts_with("it belongs to"));
             return;
         }
-        create(&path, "one\n").unwrap();
         // Root can give a file to the user's group.
         for (gid, mode, is_accepted) in [
             (7, 0o440, true),
