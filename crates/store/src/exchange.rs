@@ -41,7 +41,6 @@ pub(crate) struct Opened {
 pub(crate) type OpenedValues = BTreeMap<SharedValue, Opened>;
 
 /// A change of a value. A value that `is_new` must not replace one.
-#[derive(Debug)]
 pub(crate) enum Change {
     Put {
         value: SharedValue,
@@ -333,7 +332,7 @@ impl CertificateExchange {
         }
     }
 
-    fn put_bundle(&mut self, index: usize, bundle: Zeroizing<Vec<u8>>, changes: &mut Vec<Change>) {
+    fn put_bundle(&self, index: usize, bundle: Zeroizing<Vec<u8>>, changes: &mut Vec<Change>) {
         let held = self.held_bundle(index).flatten();
         let held = held.filter(|held| is_bundle(held, &bundle));
         let (Some(tag), Some(held)) = (self.tag(index), held) else {
