@@ -39,22 +39,26 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
     }
     let columns = names.map(Column::new).into();
     let mut columns = rounds::each(stage, columns, |stage, index, column, sample| {
-        let fleet = Fleet::start(stage, (peer, site), index == 0)?;
-        fleet.write(stage, column, sample)?;
-        let clients = fleet.clients(stage)?;
-        let hosts = [(0, figures::SAME_HOST), (1, figures::OTHER_HOST)];
-        let visited = if index == 0 { &hosts[..] } else { &hosts[..1] };
-        fleet.visit(stage, &clients, visited, sample)?;
-        let p99 = hosts.map(|(_, phase)| sample.get(&figures::at(figures::P99, phase)));
+        let hosts = StoreHosts::start(stage, (peer, site), index == 0)?;
+        hosts.write(stage, column, sample)?;
+        let clients = hosts.clients(stage)?;
+        let phases = [(0, figures::SAME_HOST), (1, figures::OTHER_HOST)];
+        let visited = if index == 0 {
+            &phases[..]
+        } else {
+            &phases[..1]
+        };
+        hosts.visit(stage, &clients, visited, sample)?;
+        let p99 = phases.map(|(_, phase)| sample.get(&figures::at(figures::P99, phase)));
         if let [Some(same), Some(other)] = p99 {
             sample.put(figures::ADDED, other - same);
         }
-        let clients = fleet.clients(stage)?;
-        if let Some(redis) = &fleet.redis {
+        let clients = hosts.clients(stage)?;
+        if let Some(redis) = &hosts.redis {
             redis.kill();
         }
-        fleet.wait_until(stage, false)?;
-        fleet.visit(stage, &clients, &[(1, figures::GONE)], sample)?;
+        hosts.wait_until(stage, false)?;
+        hosts.visit(stage, &clients, &[(1, figures::GONE)], sample)?;
         Ok(())
     })?;
     if let [with, without] = &mut columns[..] {
@@ -63,14 +67,14 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
     Ok(columns)
 }
 
-struct Fleet {
+struct StoreHosts {
     nodes: Vec<Server>,
     /// Admin sockets of the nodes.
     sockets: Vec<PathBuf>,
     redis: Option<Process>,
 }
 
-impl Fleet {
+impl StoreHosts {
     fn start(
         stage: &Stage<'_>,
         (peer, site): (&Peer, &Site<'_>),
@@ -91,13 +95,13 @@ impl Fleet {
             )
         };
         let sections: Vec<String> = (1..).zip(&sockets).map(section).collect();
-        let fleet = Self {
+        let hosts = Self {
             nodes: farm::start_with(peer, site, &sections)?,
             sockets: sockets.into(),
             redis: redis.map(|(process, _)| process),
         };
-        fleet.wait_until(stage, true)?;
-        Ok(fleet)
+        hosts.wait_until(stage, true)?;
+        Ok(hosts)
     }
 
     /// Waits until both nodes use the store, or do not use it any more.
