@@ -465,12 +465,12 @@ const FAILOVER: &[FigureRow] = &[
 /// Figures of the `store` measure under a load of which one in eight handshakes is full.
 const STORED: &[FigureRow] = &[
     (decides, figures::CPU, "workers' CPU per transaction"),
+    (condition, figures::WRITTEN, "sessions written"),
     (
         less,
-        figures::OTHER_THREADS,
-        "CPU of all other threads per second",
+        figures::STORE_CPU,
+        "CPU of the store's thread per session",
     ),
-    (condition, figures::WRITTEN, "sessions written"),
     (less, figures::ADDED, "added p99 of another host"),
 ];
 const VISITED: &[FigureRow] = &[

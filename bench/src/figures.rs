@@ -152,6 +152,8 @@ pub const OTHER_HOST: &str = "other_host";
 pub const GONE: &str = "gone";
 /// p99 of a resumption on another host, less that on the same host.
 pub const ADDED: &str = "added_p99_us";
+/// CPU time of the store's thread per session that it wrote.
+pub const STORE_CPU: &str = "store_thread_cpu_us";
 /// Sessions that the store took per second.
 pub const WRITTEN: &str = "written_per_s";
 /// Phase of the `queued` measure in which the queue is empty.

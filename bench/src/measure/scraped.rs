@@ -175,15 +175,16 @@ pub(super) fn ask(socket: &Path, page: &str, body: &str) -> io::Result<Vec<u8>> 
 }
 
 /// Returns the CPU time in microseconds of the worker threads, and that of all other threads including ended ones.
-pub(super) fn used(server: &Server) -> Result<(f64, f64), Error> {
-    let worker = |name: &str| {
-        let number = name.strip_prefix("becket-");
-        number.is_some_and(|number| number.parse::<u32>().is_ok())
-    };
+fn used(server: &Server) -> Result<(f64, f64), Error> {
     let process = &server.process;
-    let workers = process.cpu_time(worker).as_secs_f64() * 1e6;
+    let workers = process.cpu_time(is_worker).as_secs_f64() * 1e6;
     let all = cpu::of_processes(&[process.pid()])?.total();
     Ok((workers, all.as_secs_f64() * 1e6 - workers))
+}
+
+pub(super) fn is_worker(thread: &str) -> bool {
+    let number = thread.strip_prefix("becket-");
+    number.is_some_and(|number| number.parse::<u32>().is_ok())
 }
 
 #[derive(Default)]
