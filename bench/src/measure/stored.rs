@@ -164,7 +164,7 @@ impl StoreHosts {
         self.visit(
             stage,
             &clients,
-            &[(0, figures::SAME_HOST)],
+            &[(node, figures::SAME_HOST)],
             &mut Sample::default(),
         )?;
         thread::sleep(PAUSE);
