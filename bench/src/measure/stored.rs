@@ -52,11 +52,11 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
                 sample.put(figures::ADDED, other - same);
             }
         }
-        let clients = hosts.clients(stage, 0)?;
         if let Some(redis) = &hosts.redis {
             redis.kill();
         }
         hosts.wait_until(stage, false)?;
+        let clients = hosts.clients(stage, 0)?;
         hosts.visit(stage, &clients, &[(1, figures::GONE)], sample)?;
         Ok(())
     })?;
