@@ -27,6 +27,7 @@ pub const SUITE: &[(&str, &str)] = suite![
     "maxconn-idle",
     "shared-cache",
     "replication",
+    "store",
     "servers",
     "passthrough",
     "relay",
@@ -137,7 +138,7 @@ mod tests {
     }
 
     /// Each scenario of the suite with the articles that it cites, in order.
-    const CITED: [(&str, &[&str]); 34] = [
+    const CITED: [(&str, &[&str]); 35] = [
         (
             "classics",
             &[
@@ -168,6 +169,7 @@ mod tests {
         ("maxconn-idle", &["haproxy-maxconn"]),
         ("shared-cache", &["haproxy-shared-cache"]),
         ("replication", &["haproxy-shared-cache"]),
+        ("store", &[]),
         ("servers", &[]),
         ("passthrough", &["haproxy-shared-cache"]),
         ("relay", &[]),

@@ -1,4 +1,5 @@
-//! Starts a farm: several becket nodes that serve the same host name. The `failover` measure kills one of them.
+//! Starts a farm: several becket nodes that serve the same host name. The `failover` measure kills one of them, the `store` measure
+//! their store.
 //!
 //! With a cluster, the nodes share a secret and replicate TLS 1.2 sessions over UDP on loopback. Without a cluster,
 //! each node is independent. All other settings are equal.
@@ -19,6 +20,11 @@ pub fn start(peer: &Peer, site: &Site<'_>, clustered: bool) -> Result<Vec<Server
     } else {
         vec![String::new(); count]
     };
+    start_with(peer, site, &sections)
+}
+
+/// Starts a node for each of these configuration sections.
+pub fn start_with(peer: &Peer, site: &Site<'_>, sections: &[String]) -> Result<Vec<Server>, Error> {
     let nodes = sections.iter().enumerate().map(|(index, section)| {
         let node = peer.renamed(format!("{}-node-{}", peer.name, index + 1));
         node.start(&Site {
@@ -31,7 +37,7 @@ pub fn start(peer: &Peer, site: &Site<'_>, clustered: bool) -> Result<Vec<Server
 }
 
 /// Creates the cluster secret with `peer`, unless an earlier case of the run has created it.
-fn secret(peer: &Peer, directory: &Path) -> Result<PathBuf, Error> {
+pub fn secret(peer: &Peer, directory: &Path) -> Result<PathBuf, Error> {
     let file = directory.join("cluster.secret");
     if file.exists() {
         return Ok(file);

@@ -193,6 +193,7 @@ fn of_measure(measure: Measure) -> Vec<Figure> {
             more(figures::RATE, "rate"),
             less(figures::CLIENT_CPU, "client CPU per transaction"),
         ],
+        Measure::Store => stored(),
         Measure::Failover => {
             let phases = [figures::DURING, figures::BEFORE, figures::AFTERWARDS];
             by_row(&phases, FAILOVER)
@@ -228,6 +229,13 @@ fn delay() -> Vec<Figure> {
         ),
         condition(figures::RTT, "round trip of the network"),
     ]
+}
+
+fn stored() -> Vec<Figure> {
+    let phases = [figures::SAME_HOST, figures::OTHER_HOST, figures::GONE];
+    let mut shown = listed(STORED);
+    shown.extend(by_row(&phases, VISITED));
+    shown
 }
 
 fn overload() -> Vec<Figure> {
@@ -275,6 +283,9 @@ fn words(load: &str) -> String {
         figures::BEFORE => "before the loss",
         figures::DURING => "at the first return after the loss",
         figures::AFTERWARDS => "at the second return after the loss",
+        figures::SAME_HOST => "on the host of the session",
+        figures::OTHER_HOST => "on another host",
+        figures::GONE => "on another host without the store",
         figures::FULL => "all clients wait",
         figures::EMPTY => "no client waits",
         percent => return format!("{percent} % of capacity"),
@@ -455,6 +466,24 @@ const CERTIFICATES: &[FigureRow] = &[
 const FAILOVER: &[FigureRow] = &[
     (more, figures::RESUMED, "share of resumed handshakes"),
     (less, figures::CPU, "server CPU per transaction"),
+];
+/// Figures of the `store` measure under a load of which one in eight handshakes is full.
+const STORED: &[FigureRow] = &[
+    (decides, figures::CPU, "workers' CPU per transaction"),
+    (condition, figures::WRITTEN, "sessions written"),
+    (
+        less,
+        figures::STORE_CPU,
+        "CPU of the store's thread per session",
+    ),
+    (less, figures::ADDED, "added p99 of another host"),
+];
+const VISITED: &[FigureRow] = &[
+    (condition, figures::RESUMED, "resumed"),
+    (less, figures::P50, "handshake p50"),
+    (less, figures::P99, "handshake p99"),
+    (less, figures::CPU, "server CPU per visit"),
+    (less, figures::FAILED, "failed visits"),
 ];
 const CLIENT_BUSY: &str = "CPU use of the client at";
 

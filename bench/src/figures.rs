@@ -147,6 +147,17 @@ pub const FLOODS: &[(&str, f64)] = &[("150", 0.97), ("300", 0.95), ("1000", 0.85
 pub const BEFORE: &str = "before";
 pub const DURING: &str = "during";
 pub const AFTERWARDS: &str = "after";
+/// Phase of the `store` measure: clients return to the host that has their session.
+pub const SAME_HOST: &str = "same_host";
+pub const OTHER_HOST: &str = "other_host";
+/// Phase of the `store` measure after the store was killed.
+pub const GONE: &str = "gone";
+/// p99 of a resumption on another host, less that on the same host.
+pub const ADDED: &str = "added_p99_us";
+/// CPU time of the store's thread per session that it wrote.
+pub const STORE_CPU: &str = "store_thread_cpu_us";
+/// Sessions that the store took per second.
+pub const WRITTEN: &str = "written_per_s";
 /// Phase of the `queued` measure in which the queue is empty.
 pub const EMPTY: &str = "empty";
 pub const FULL: &str = "queued";
@@ -167,7 +178,9 @@ pub fn is_floor(peer: &str) -> bool {
 /// Returns the name of a figure for a load, such as `recovery_s_at_300`, or for a phase, such as `cpu_us_before`.
 pub fn at(name: &str, load: &str) -> String {
     match load {
-        BEFORE | DURING | AFTERWARDS | EMPTY | FULL => format!("{name}_{load}"),
+        BEFORE | DURING | AFTERWARDS | EMPTY | FULL | SAME_HOST | OTHER_HOST | GONE => {
+            format!("{name}_{load}")
+        }
         load => format!("{name}_at_{load}"),
     }
 }

@@ -84,6 +84,9 @@ pub enum Measure {
     /// Resumption after the loss of a node.
     #[serde(alias = "failover")]
     Failover,
+    /// TLS 1.2 sessions by ID through a store.
+    #[serde(alias = "store")]
+    Store,
     /// Time to the first and to the last byte over a network with a delay.
     #[serde(alias = "delay")]
     Delay,

@@ -129,7 +129,9 @@ impl RedisServer {
     #[track_caller]
     pub fn keys(&self) -> Vec<String> {
         let keys = self.ask(&["--raw", "KEYS", "*"]);
-        keys.lines().map(str::to_owned).collect()
+        // redis-cli prints an empty line if there is none.
+        let keys = keys.lines().filter(|key| !key.is_empty());
+        keys.map(str::to_owned).collect()
     }
 
     pub fn pid(&self) -> u32 {

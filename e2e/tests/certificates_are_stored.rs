@@ -44,7 +44,7 @@ fn hosts_with_a_store_order_a_certificate_once_and_answer_each_others_challenges
     let second = share_one(&all, &trust, Some(&first));
     assert_eq!(issued(&all), 2);
 
-    // A value that another writer made is no certificate, and hosts replace it.
+    // A value of another writer is no certificate, and hosts replace it.
     let ask = |command: &[&str]| hub.within(|| store.ask(command));
     let keys_of = || hub.within(|| store.keys());
     let stored = keys_of();

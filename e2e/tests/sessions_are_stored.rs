@@ -2,6 +2,7 @@
 //! costs full handshakes and nothing else. openssl is the client.
 
 use std::fs;
+use std::io::Write as _;
 
 use becket_e2e::{
     Backend, Becket, Client, CuttingRelay, OpenSsl, Place, RedisServer, Shape, Trust, eventually,
@@ -345,6 +346,66 @@ fn a_store_that_is_full_or_cuts_its_answers_fails_no_client() {
     relay.cut(false);
     fleet.is_available(1);
     assert_eq!(fleet.offer(1, &session), "id");
+}
+
+#[test]
+#[ignore = "slow: .ci/run test"]
+fn a_session_that_the_store_evicted_costs_a_full_handshake() {
+    let place = Place::new();
+    let evicts = ["--maxmemory-policy", "allkeys-lru"];
+    let Some(server) = RedisServer::start(&place, &evicts) else {
+        return;
+    };
+    let Some(fleet) = Fleet::start_with(&url(&server)) else {
+        return;
+    };
+    let sessions: Vec<String> = (1..=3)
+        .map(|number| fleet.make_session(&format!("{number}.pem")))
+        .collect();
+    let memory = server.ask(&["INFO", "memory"]);
+    let used = memory
+        .lines()
+        .find_map(|it| it.strip_prefix("used_memory:"));
+    let most: u64 = used.expect("a line").trim().parse().expect("a number");
+    let most = (most + 1024 * 1024).to_string();
+    server.ask(&["CONFIG", "SET", "maxmemory", &most]);
+    let mut number = 0;
+    eventually("the sessions are evicted", || {
+        number += 1;
+        server.ask(&["SETRANGE", &number.to_string(), "100000", "x"]);
+        !server.keys().iter().any(|key| key.starts_with("becket:"))
+    });
+    for session in &sessions {
+        assert_eq!(fleet.offer(1, session), "full");
+    }
+    // The full handshakes made new sessions, which the store takes.
+    eventually("they are stored", || fleet.count(1, "written") == 3);
+    let counts = |host, outcomes: &[&str]| {
+        let counts = outcomes.iter().map(|outcome| fleet.count(host, outcome));
+        counts.collect::<Vec<_>>()
+    };
+    let nothing = [
+        "found", "rejected", "failed", "skipped", "dropped", "refused", "outages",
+    ];
+    assert_eq!(
+        (fleet.count(1, "missing"), counts(1, &nothing)),
+        (3, vec![0; 7])
+    );
+    assert_eq!(
+        (fleet.count(0, "written"), counts(0, &nothing)),
+        (3, vec![0; 7])
+    );
+    // A session that ends with its connection is removed from the store, and counts as no session.
+    server.ask(&["CONFIG", "SET", "maxmemory", "0"]);
+    server.ask(&["FLUSHALL"]);
+    let trust = Trust::only(&fleet.places[0], &TLS12).without_tickets();
+    let mut client = Client::connect(fleet.shapes[0].web, &trust).unwrap();
+    eventually("it is stored", || server.keys().len() == 1);
+    let forged = [&[23, 3, 3, 0, 64], &[0; 64][..]].concat();
+    client.socket.write_all(&forged).unwrap();
+    assert_eq!(fleet.hosts[0].next_reason(), "client-tls-error");
+    eventually("it is removed", || server.keys().is_empty());
+    assert_eq!(fleet.count(0, "written"), 4);
 }
 
 #[test]

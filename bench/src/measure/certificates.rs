@@ -14,7 +14,7 @@ use becket_load::{clock, cpu};
 
 use super::client::Client;
 use super::stage::Stage;
-use super::{capacity, rounds};
+use super::{capacity, rounds, scraped};
 use crate::bundles::{Bundles, CACHE};
 use crate::peer::{Kind, Peer, Server, Site};
 use crate::process::free_address;
@@ -170,11 +170,12 @@ fn changes(
 /// Returns the longest CPU time that all workers together use between two looks, each [`LOOK`] after the previous one.
 /// Other processes can delay a worker for longer, but not add to this time.
 fn longest_work(stage: &Stage<'_>, server: &Server, end: Instant) -> Result<Duration, Error> {
-    let (mut before, mut longest) = (server.process.worker_time(), Duration::ZERO);
+    let worker_time = || server.process.cpu_time(scraped::is_worker);
+    let (mut before, mut longest) = (worker_time(), Duration::ZERO);
     while clock::now() < end {
         stage.check_signal()?;
         thread::sleep(LOOK);
-        let now = server.process.worker_time();
+        let now = worker_time();
         longest = longest.max(now.saturating_sub(before));
         before = now;
     }

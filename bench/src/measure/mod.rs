@@ -17,6 +17,7 @@ pub(crate) mod queued;
 pub(crate) mod rounds;
 pub(crate) mod scraped;
 mod stage;
+mod stored;
 mod storm;
 mod transactions;
 
@@ -42,6 +43,7 @@ pub fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
         Measure::Burst => burst::run(stage),
         Measure::Generators => generators::run(stage),
         Measure::Failover => failover::run(stage),
+        Measure::Store => stored::run(stage),
         Measure::Delay => delay::run(stage),
     };
     // If a server has exited, return an error with its log, which explains more than the error of the client.

@@ -78,11 +78,11 @@ impl Loaded<'_> {
                 .scraped
                 .then(|| scope.spawn(move || self.scrape(stage, &ended)));
             let probe = scope.spawn(move || capacity::at_rate(probe, stage, PROBES, time));
-            let before = self.used();
+            let before = used(self.server);
             let begun = clock::now();
             let step = capacity::at_rate(new, stage, self.rate, time);
             let seconds = (clock::now() - begun).as_secs_f64();
-            let after = self.used();
+            let after = used(self.server);
             drop(end);
             let lost = || Error::Asked("a load thread panicked".to_owned());
             let probed = probe.join().unwrap_or_else(|_| Err(lost()));
@@ -107,14 +107,6 @@ impl Loaded<'_> {
             sample.put(figures::SCRAPE_BYTES, scrapes.bytes as f64);
         }
         Ok(())
-    }
-
-    /// Returns the CPU time in microseconds of the worker threads, and that of all other threads including ended ones.
-    fn used(&self) -> Result<(f64, f64), Error> {
-        let process = &self.server.process;
-        let workers = process.worker_time().as_secs_f64() * 1e6;
-        let all = cpu::of_processes(&[process.pid()])?.total();
-        Ok((workers, all.as_secs_f64() * 1e6 - workers))
     }
 
     /// Sends all admin requests once a second until the load has ended.
@@ -160,7 +152,7 @@ impl Loaded<'_> {
 }
 
 /// Sends a request to the admin socket and returns the body of the response.
-fn ask(socket: &Path, page: &str, body: &str) -> io::Result<Vec<u8>> {
+pub(super) fn ask(socket: &Path, page: &str, body: &str) -> io::Result<Vec<u8>> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     // An HTTP/1.0 response is not chunked and ends when the connection closes.
@@ -180,6 +172,19 @@ fn ask(socket: &Path, page: &str, body: &str) -> io::Result<Vec<u8>> {
             Err(io::Error::other(format!("{page} failed: {line}")))
         }
     }
+}
+
+/// Returns the CPU time in microseconds of the worker threads, and that of all other threads including ended ones.
+fn used(server: &Server) -> Result<(f64, f64), Error> {
+    let process = &server.process;
+    let workers = process.cpu_time(is_worker).as_secs_f64() * 1e6;
+    let all = cpu::of_processes(&[process.pid()])?.total();
+    Ok((workers, all.as_secs_f64() * 1e6 - workers))
+}
+
+pub(super) fn is_worker(thread: &str) -> bool {
+    let number = thread.strip_prefix("becket-");
+    number.is_some_and(|number| number.parse::<u32>().is_ok())
 }
 
 #[derive(Default)]

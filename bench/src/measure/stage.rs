@@ -25,7 +25,7 @@ pub struct Stage<'a> {
     pub settings: &'a Settings,
     /// Servers, in the order of the report.
     pub servers: &'a mut [Server],
-    /// Program and settings of the nodes that the `failover` measure starts.
+    /// Program and settings of the nodes that the `failover` and `store` measures start.
     pub farm: Option<(&'a Peer, &'a Site<'a>)>,
     /// Peers that the `certificates` measure starts, and their settings.
     pub starts: (&'a [Peer], &'a Site<'a>),

@@ -194,8 +194,8 @@ impl<'a> Runner<'a> {
         if let Some(terminator) = &terminator {
             site.backend = terminator.address;
         }
-        // The failover measure starts new farms in each round.
-        let is_farm = scenario.measure == Measure::Failover;
+        // These measures start new farms in each round.
+        let is_farm = matches!(scenario.measure, Measure::Failover | Measure::Store);
         let (mut servers, reasons) = if is_farm {
             (Vec::new(), Vec::new())
         } else {

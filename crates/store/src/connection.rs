@@ -151,7 +151,7 @@ impl StoreConnection {
         Ok((!value.is_empty()).then_some(value))
     }
 
-    /// Sends commands without waiting for each answer, and returns their results.
+    /// Sends commands without waiting for each answer, and returns their results in the same order.
     pub(crate) async fn write(&mut self, writes: Vec<Write>) -> RedisResult<Vec<RedisResult<()>>> {
         let commands = writes.into_iter().map(Write::into_command);
         match self {
@@ -165,11 +165,14 @@ impl StoreConnection {
             // The keys of a pipeline would have to be on one node.
             Self::Cluster(connection) => {
                 let mut answers = JoinSet::new();
-                for command in commands {
+                for (number, command) in commands.enumerate() {
                     let mut connection = connection.clone();
-                    answers.spawn(async move { command.query_async(&mut connection).await });
+                    answers
+                        .spawn(async move { (number, command.query_async(&mut connection).await) });
                 }
-                Ok(answers.join_all().await)
+                let mut answers = answers.join_all().await;
+                answers.sort_unstable_by_key(|(number, _)| *number);
+                Ok(answers.into_iter().map(|(_, answer)| answer).collect())
             }
         }
     }
@@ -190,6 +193,11 @@ async fn query<T: redis::FromRedisValue>(
 }
 
 impl Write {
+    /// Number of new values.
+    pub(crate) fn sessions(&self) -> u64 {
+        u64::from(matches!(self, Self::Set { .. }))
+    }
+
     fn into_command(self) -> Cmd {
         match self {
             Self::Set {
@@ -223,4 +231,37 @@ fn patient() -> AsyncConnectionConfig {
 
 fn io_error(what: &'static str) -> RedisError {
     RedisError::from(std::io::Error::other(what))
+}
+
+/// Returns `true` if the connection cannot be used any more: it ended, or the server became a replica.
+pub(crate) fn is_lost(error: &RedisError) -> bool {
+    error.is_io_error() || error.code() == Some("READONLY")
+}
+
+/// Returns `true` if the server works, but does not accept this write.
+pub(crate) fn is_refusal(error: &RedisError) -> bool {
+    matches!(error.code(), Some("OOM" | "NOPERM" | "MISCONF"))
+}
+
+/// Describes an error. A server may have written it, so the length is bounded, and no character controls a terminal.
+pub(crate) fn explained(error: &RedisError) -> String {
+    let text = error.to_string();
+    let text = text.chars().take(LONGEST_ERROR);
+    text.map(|it| if it.is_control() { ' ' } else { it })
+        .collect()
+}
+
+/// Maximum length of an error in characters.
+const LONGEST_ERROR: usize = 200;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_of_a_server_is_short_and_controls_no_terminal() {
+        let long = "\x1b[2J\n".to_owned() + &"x".repeat(1000);
+        let text = explained(&std::io::Error::other(long).into());
+        assert!(text.chars().count() == LONGEST_ERROR && !text.contains(char::is_control));
+    }
 }

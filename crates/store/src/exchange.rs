@@ -41,7 +41,6 @@ pub(crate) struct Opened {
 pub(crate) type OpenedValues = BTreeMap<SharedValue, Opened>;
 
 /// A change of a value. A value that `is_new` must not replace one.
-#[derive(Debug)]
 pub(crate) enum Change {
     Put {
         value: SharedValue,
@@ -96,6 +95,13 @@ struct OwnChallenges {
     written: Option<Duration>,
     /// `true` if the set in the store is an earlier one.
     is_changed: bool,
+}
+
+impl OwnChallenges {
+    /// Returns whether the set in the store ends soon.
+    fn is_old(&self, now: Duration) -> bool {
+        self.written.is_none_or(|at| now >= at + CHALLENGE_LIFE / 3)
+    }
 }
 
 impl CertificateExchange {
@@ -179,13 +185,15 @@ impl CertificateExchange {
     /// Returns the values to read now, and the certificates that they are about.
     pub(crate) fn wants(&mut self) -> (Vec<SharedValue>, Vec<usize>) {
         let mut indices = Vec::new();
-        while indices.len() < VISITED_AT_ONCE
-            && let Some(index) = self.due.pop_first()
+        // In a store that refuses claims, many certificates stay due. They take half of the turn, and from the other end.
+        while indices.len() < VISITED_AT_ONCE / 2
+            && let Some(index) = self.due.pop_last()
         {
             indices.push(index);
         }
         for _ in indices.len()..VISITED_AT_ONCE.min(self.certificates.len()) {
             self.next = (self.next + 1) % self.certificates.len();
+            self.due.remove(&self.next);
             indices.push(self.next);
         }
         indices.sort_unstable();
@@ -263,7 +271,7 @@ impl CertificateExchange {
             own.slot = (own.slot + 1) % SLOTS;
             own.is_changed = true;
             return;
-        } else if own.is_changed || own.written.is_none_or(|at| now >= at + CHALLENGE_LIFE / 3) {
+        } else if found.is_none() || own.is_changed || own.is_old(now) {
             let mut text = Zeroizing::new(self.token.to_vec());
             text.extend(postcard::to_allocvec(&own.challenges).unwrap_or_default());
             changes.push(Change::Put {
@@ -272,7 +280,7 @@ impl CertificateExchange {
                 life: CHALLENGE_LIFE,
                 is_new: false,
             });
-            own.written = own.is_changed.then_some(now).or(own.written);
+            own.written = Some(now);
         }
         own.is_changed = false;
     }
@@ -324,7 +332,7 @@ impl CertificateExchange {
         }
     }
 
-    fn put_bundle(&mut self, index: usize, bundle: Zeroizing<Vec<u8>>, changes: &mut Vec<Change>) {
+    fn put_bundle(&self, index: usize, bundle: Zeroizing<Vec<u8>>, changes: &mut Vec<Change>) {
         let held = self.held_bundle(index).flatten();
         let held = held.filter(|held| is_bundle(held, &bundle));
         let (Some(tag), Some(held)) = (self.tag(index), held) else {
@@ -360,23 +368,34 @@ impl CertificateExchange {
             .collect()
     }
 
-    /// Passes bundles to the companion.
-    pub(crate) fn take_bundles(&mut self, read: OpenedValues, now: Duration) {
-        for (value, opened) in read {
-            let index = (0..self.certificates.len())
-                .find(|index| self.tag(*index).map(SharedValue::Bundle) == Some(value));
-            let Some(index) = index else { continue };
+    /// Passes bundles to the companion. Returns changes that remove the facts of missing bundles, so that a host that has
+    /// them puts both again.
+    pub(crate) fn take_bundles(
+        &mut self,
+        wanted: &[SharedValue],
+        mut read: OpenedValues,
+        now: Duration,
+    ) -> Vec<Change> {
+        let mut changes = Vec::new();
+        for value in wanted {
+            let tags = (0..self.certificates.len()).filter_map(|it| Some((it, self.tag(it)?)));
+            let found = { tags }.find(|(_, tag)| SharedValue::Bundle(*tag) == *value);
+            let Some((index, tag)) = found else { continue };
             let Some(entry) = self.entries.get_mut(index) else {
                 continue;
             };
-            let Some(facts) = entry.newer.filter(|facts| is_bundle(facts, &opened.text)) else {
-                // It is being replaced.
-                continue;
-            };
-            entry.passed = Some((facts, now + REFUSAL_TIME));
             self.due.insert(index);
-            self.output(SharingOutput::Received(index, opened.text));
+            let found = entry.newer.zip(read.remove(value));
+            if let Some((facts, opened)) = found.filter(|(facts, it)| is_bundle(facts, &it.text)) {
+                entry.passed = Some((facts, now + REFUSAL_TIME));
+                self.output(SharingOutput::Received(index, opened.text));
+            } else {
+                // The store removed it, or it is being replaced.
+                entry.newer = None;
+                changes.push(Change::Remove(SharedValue::Facts(tag)));
+            }
         }
+        changes
     }
 
     fn report(&mut self) {
@@ -468,9 +487,9 @@ mod tests {
 
     use super::*;
 
-    /// The store, without secrets: texts and the times at which they end.
+    /// The store, without secrets: texts and the times at which they end, and whether it refuses all writes.
     #[derive(Default)]
-    struct Memory(BTreeMap<SharedValue, (Vec<u8>, Duration)>);
+    struct Memory(BTreeMap<SharedValue, (Vec<u8>, Duration)>, bool);
 
     impl Memory {
         fn read(&self, values: &[SharedValue], now: Duration) -> OpenedValues {
@@ -485,7 +504,7 @@ mod tests {
 
         fn write(&mut self, changes: Vec<Change>, now: Duration) {
             self.0.retain(|_, (_, end)| *end > now);
-            for change in changes {
+            for change in changes.into_iter().filter(|_| !self.1) {
                 match change {
                     Change::Put {
                         value,
@@ -567,8 +586,9 @@ mod tests {
             let (values, indices) = self.exchange.wants();
             let read = store.read(&values, now);
             store.write(self.exchange.take(&read, &indices, now), now);
-            let bundles = store.read(&self.exchange.wanted_bundles(now), now);
-            self.exchange.take_bundles(bundles, now);
+            let wanted = self.exchange.wanted_bundles(now);
+            let bundles = store.read(&wanted, now);
+            store.write(self.exchange.take_bundles(&wanted, bundles, now), now);
             self.exchange.report_served(now);
             while let Ok(output) = self.outputs.try_recv() {
                 match output {
@@ -661,6 +681,45 @@ mod tests {
         hosts[2].hold(Duration::from_secs(30));
         run(&mut hosts, &mut store, 30..40);
         assert_eq!(hosts[2].bundles[70].as_deref(), Some(&b"3 new"[..]));
+    }
+
+    #[test]
+    fn challenges_that_a_store_lost_are_put_again() {
+        let mut store = Memory::default();
+        let mut hosts = [1, 2].map(|number| ExchangeHost::new(number, 1));
+        hosts[0].challenge(1, "0.test", Duration::ZERO);
+        store.1 = true;
+        run(&mut hosts, &mut store, 0..2);
+        store.1 = false;
+        run(&mut hosts, &mut store, 2..4);
+        assert_eq!(
+            (&hosts[1].answers[..], hosts[0].served),
+            (&["0.test".to_owned()][..], None)
+        );
+        run(&mut hosts, &mut store, 4..6);
+        assert_eq!(hosts[0].served, Some(1));
+    }
+
+    #[test]
+    fn a_store_that_refuses_claims_delays_no_other_certificate() {
+        let mut store = Memory(BTreeMap::new(), true);
+        let mut hosts = [ExchangeHost::new(1, 1000)];
+        run(&mut hosts, &mut store, 0..40);
+        assert!(hosts[0].ranks.is_some(), "all are read");
+    }
+
+    #[test]
+    fn a_bundle_that_the_store_removed_blocks_no_other_and_is_put_again() {
+        let mut store = Memory::default();
+        let mut hosts = [1, 2].map(|number| ExchangeHost::new(number, 10));
+        (0..10).for_each(|index| hosts[0].orders(index, b"2 bundle", Duration::ZERO));
+        run(&mut hosts[..1], &mut store, 0..5);
+        let is_lost = |tag| tag < 8;
+        store
+            .0
+            .retain(|value, _| !matches!(value, SharedValue::Bundle(tag) if is_lost(tag.0)));
+        run(&mut hosts, &mut store, 5..20);
+        assert!(hosts[1].bundles.iter().all(Option::is_some));
     }
 
     #[test]

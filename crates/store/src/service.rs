@@ -29,7 +29,7 @@ use tokio::time::error::Elapsed;
 use tokio::time::{sleep, timeout};
 
 use crate::breaker::Breaker;
-use crate::connection::{StoreConnection, StoreServer, Write};
+use crate::connection::{StoreConnection, StoreServer, Write, explained, is_lost, is_refusal};
 use crate::exchange::{
     CertificateExchange, Change, Opened, OpenedValues, SharedValue, TOKEN, TURN,
 };
@@ -345,24 +345,32 @@ impl Service {
         mut connection: StoreConnection,
     ) -> RedisResult<()> {
         let (values, indices) = exchange.wants();
-        let read = self.read(&connection, values).await?;
-        let now = self.host.clock.now();
-        let changes = exchange.take(&read, &indices, now.mono);
-        let writes: Vec<Write> = changes
-            .into_iter()
-            .flat_map(|change| self.write_of(change, now.unix.as_secs()))
-            .collect();
-        if !writes.is_empty() {
-            for answer in connection.write(writes).await? {
-                match answer {
-                    Err(error) if is_refusal(&error) => self.note_refused(&error),
-                    answer => answer?,
-                }
-            }
+        let read = self.read(&connection, &values).await?;
+        let now = self.host.clock.mono();
+        let changes = exchange.take(&read, &indices, now);
+        self.change(&mut connection, changes).await?;
+        let wanted = exchange.wanted_bundles(now);
+        let read = self.read(&connection, &wanted).await?;
+        let changes = exchange.take_bundles(&wanted, read, now);
+        self.change(&mut connection, changes).await
+    }
+
+    async fn change(
+        &self,
+        connection: &mut StoreConnection,
+        changes: Vec<Change>,
+    ) -> RedisResult<()> {
+        let now = self.host.clock.now().unix.as_secs();
+        let writes = changes.into_iter();
+        let writes: Vec<_> = writes.flat_map(|it| self.write_of(it, now)).collect();
+        if writes.is_empty() {
+            return Ok(());
         }
-        let bundles = exchange.wanted_bundles(now.mono);
-        if !bundles.is_empty() {
-            exchange.take_bundles(self.read(&connection, bundles).await?, now.mono);
+        for answer in connection.write(writes).await? {
+            match answer {
+                Err(error) if is_refusal(&error) => self.note_refused(&error),
+                answer => answer?,
+            }
         }
         Ok(())
     }
@@ -371,10 +379,10 @@ impl Service {
     async fn read(
         &self,
         connection: &StoreConnection,
-        values: Vec<SharedValue>,
+        values: &[SharedValue],
     ) -> RedisResult<OpenedValues> {
         let mut answers = JoinSet::new();
-        for value in values {
+        for &value in values {
             for secret in 0..self.vault.secrets() {
                 let Some(key) = self.vault.key_of(secret, &value.context()) else {
                     continue;
@@ -493,7 +501,10 @@ impl Service {
     async fn write(&self, events: &[SessionEvent]) {
         let connection = self.connection.borrow().clone();
         let Some(mut connection) = connection else {
-            self.status().counts.dropped += events.len() as u64;
+            let made = events
+                .iter()
+                .filter(|it| matches!(it, SessionEvent::Made(_)));
+            self.status().counts.dropped += made.count() as u64;
             return;
         };
         let mut writes = Vec::with_capacity(events.len());
@@ -507,24 +518,24 @@ impl Service {
                 SessionEvent::Stuck(_) => {}
             }
         }
-        let count = writes.len() as u64;
-        if count == 0 {
+        if writes.is_empty() {
             return;
         }
+        let sessions = writes.iter().map(Write::sessions).collect::<Vec<_>>();
         let written = timeout(WRITE, connection.write(writes)).await;
         let Some(answers) = self.settle(written, WRITE) else {
-            self.status().counts.dropped += count;
+            self.status().counts.dropped += sessions.iter().sum::<u64>();
             return;
         };
-        for answer in answers {
+        for (answer, sessions) in answers.into_iter().zip(sessions) {
             match answer {
-                Ok(()) => self.status().counts.written += 1,
+                Ok(()) => self.status().counts.written += sessions,
                 Err(error) if is_refusal(&error) => {
-                    self.status().counts.refused += 1;
+                    self.status().counts.refused += sessions;
                     self.note_refused(&error);
                 }
                 Err(error) => {
-                    self.status().counts.dropped += 1;
+                    self.status().counts.dropped += sessions;
                     self.handle_failure(explained(&error), is_lost(&error));
                 }
             }
@@ -563,21 +574,6 @@ fn lock(status: &Mutex<StoreStatus>) -> MutexGuard<'_, StoreStatus> {
     status.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns `true` if the connection cannot be used any more: it ended, or the server became a replica.
-fn is_lost(error: &RedisError) -> bool {
-    error.is_io_error() || error.code() == Some("READONLY")
-}
-
-/// Returns `true` if the server works, but does not accept this write.
-fn is_refusal(error: &RedisError) -> bool {
-    matches!(error.code(), Some("OOM" | "NOPERM" | "MISCONF"))
-}
-
-/// Describes an error, in a bounded length because a server may have written it.
-fn explained(error: &RedisError) -> String {
-    error.to_string().chars().take(LONGEST_ERROR).collect()
-}
-
 fn late(limit: Duration) -> String {
     format!("no answer within {limit:?}")
 }
@@ -596,5 +592,3 @@ const WRITE: Duration = Duration::from_secs(1);
 const IDLE: Duration = Duration::from_secs(5);
 /// Time between two log lines about refused writes.
 const BETWEEN_LINES: Duration = Duration::from_secs(60);
-/// Maximum length of an error in characters.
-const LONGEST_ERROR: usize = 200;
