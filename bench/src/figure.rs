@@ -442,6 +442,11 @@ const CERTIFICATES: &[FigureRow] = &[
     ),
     (
         less,
+        figures::WORKER_LONGEST,
+        "longest work of the workers within 10 ms for changes, without clients",
+    ),
+    (
+        less,
         figures::RELOADED,
         "memory after the reloads, relative to that before",
     ),

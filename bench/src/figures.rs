@@ -66,6 +66,8 @@ pub const PSS_PER_CERTIFICATE: &str = "pss_per_certificate_bytes";
 pub const PSS_ABOVE_CERTIFICATE: &str = "pss_above_certificate_bytes";
 /// CPU time per changed certificate file, above that without changes.
 pub const CHANGE_CPU: &str = "change_cpu_us";
+/// Longest work of becket's workers for changed files.
+pub const WORKER_LONGEST: &str = "worker_longest_us";
 /// Prefix of figures while files change.
 pub const CHANGING: &str = "changing_";
 /// Memory after reloads with changed files, relative to that before.

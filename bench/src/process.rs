@@ -119,6 +119,14 @@ impl Process {
         weight
     }
 
+    /// Returns the CPU time of becket's workers.
+    pub fn worker_time(&self) -> Duration {
+        self.cpu_time(|name| {
+            let number = name.strip_prefix("becket-");
+            number.is_some_and(|number| number.parse::<u32>().is_ok())
+        })
+    }
+
     /// Returns the CPU time of the threads of the process group whose names satisfy `is_meant`, with nanosecond
     /// resolution. Excludes threads that have ended.
     pub fn cpu_time(&self, is_meant: impl Fn(&str) -> bool) -> Duration {

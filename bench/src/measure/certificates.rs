@@ -8,7 +8,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::process::{Command, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use becket_load::{clock, cpu};
 
@@ -122,7 +122,7 @@ fn start(stage: &Stage<'_>, peer: &Peer, site: &Site<'_>) -> Result<(Server, Sta
 }
 
 /// Measures clients without changes, and while 1 % of the files change per minute: first full handshakes at a low rate,
-/// then requests on an open connection, whose longest time has the longest stall of a worker.
+/// then requests on an open connection. Last, the work of the workers for changes alone.
 fn changes(
     stage: &Stage<'_>,
     server: &Server,
@@ -160,7 +160,25 @@ fn changes(
     }
     let each = (busy_cpu - calm_cpu).max(0.0) / changed as f64;
     sample.put(figures::CHANGE_CPU, each);
+    progress(server, "work of the workers by changes, without clients");
+    let end = clock::now() + time;
+    let (longest, _) = while_changing(stage, bundles, time, || longest_work(stage, server, end))?;
+    sample.put(figures::WORKER_LONGEST, longest.as_secs_f64() * 1e6);
     Ok(())
+}
+
+/// Returns the longest CPU time that all workers together use between two looks, each [`LOOK`] after the previous one.
+/// Other processes can delay a worker for longer, but not add to this time.
+fn longest_work(stage: &Stage<'_>, server: &Server, end: Instant) -> Result<Duration, Error> {
+    let (mut before, mut longest) = (server.process.worker_time(), Duration::ZERO);
+    while clock::now() < end {
+        stage.check_signal()?;
+        thread::sleep(LOOK);
+        let now = server.process.worker_time();
+        longest = longest.max(now.saturating_sub(before));
+        before = now;
+    }
+    Ok(longest)
 }
 
 /// Runs a load of this duration while files change. Returns its result and the number of changed files.
@@ -256,6 +274,8 @@ const HANDSHAKES: f64 = 500.0;
 const REQUESTS: f64 = 500.0;
 /// Number of requests that a connection does not reach.
 const ENDLESS: u32 = 1_000_000;
+/// Interval of looks at the CPU time of workers.
+const LOOK: Duration = Duration::from_millis(10);
 /// Factor for the usual duration, so that changes are looked for several times.
 const CHANGES_LONG: u32 = 30;
 const RELOADS: u32 = 100;

@@ -111,12 +111,8 @@ impl Loaded<'_> {
 
     /// Returns the CPU time in microseconds of the worker threads, and that of all other threads including ended ones.
     fn used(&self) -> Result<(f64, f64), Error> {
-        let worker = |name: &str| {
-            let number = name.strip_prefix("becket-");
-            number.is_some_and(|number| number.parse::<u32>().is_ok())
-        };
         let process = &self.server.process;
-        let workers = process.cpu_time(worker).as_secs_f64() * 1e6;
+        let workers = process.worker_time().as_secs_f64() * 1e6;
         let all = cpu::of_processes(&[process.pid()])?.total();
         Ok((workers, all.as_secs_f64() * 1e6 - workers))
     }
