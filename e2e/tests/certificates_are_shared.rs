@@ -187,9 +187,9 @@ fn three_nodes_renew_a_certificate_by_themselves_under_load() {
     let place = Place::new();
     let pebble = authority(&network, &place, |command| {
         command.env("PEBBLE_VA_NOSLEEP", "1");
-        // The short-lived profile has 40 seconds instead of six days. Two nodes may order, because their turns are shorter
-        // than an order.
-        let settings = place.read("pebble.json").replace("518400", "40");
+        // The short-lived profile has 60 seconds instead of six days, so that a slow machine has half a minute for a renewal. Two nodes
+        // may order, because their turns are shorter than an order.
+        let settings = place.read("pebble.json").replace("518400", "60");
         place.write("pebble.json", &settings);
     });
     let Some(mut pebble) = pebble else {
