@@ -335,7 +335,7 @@ fn a_store_that_is_full_or_cuts_its_answers_fails_no_client() {
         eventually("the store refuses", || fleet.count(0, "refused") == refused);
     }
     let lines = fleet.hosts[0].log();
-    assert_eq!(lines.matches("store refused new sessions").count(), 1);
+    assert_eq!(lines.matches("store refused a write").count(), 1);
     assert_eq!(fleet.offer(1, &session), "id", "what is stored can be read");
     server.ask(&["CONFIG", "SET", "maxmemory", "0"]);
     let session = fleet.make_session("session.pem");

@@ -1,11 +1,11 @@
 //! Shares what the ACME companions of a fleet need through the store: who orders a certificate, pending challenges,
 //! and bundles. Replaces the records of peers, so hosts that come and go need to know none.
 //!
-//! All hosts read the store once per [`TICK`](crate::service), at most [`VISITED_AT_ONCE`] certificates each time.
+//! All hosts read the store once per [`TURN`], at most [`VISITED_AT_ONCE`] certificates each time.
 //!
 //! **Order.** The host whose *claim* for a certificate is in the store has rank 0 and orders it. A claim that is no
-//! longer repeated expires, and then another host puts its own. Hosts without a claim have different ranks, so they
-//! order one after the other if the claiming host cannot. Nothing is ordered before all certificates were read once.
+//! longer repeated expires, and then another host puts its own. Hosts without a claim have random ranks, so most of
+//! them order one after the other if the claiming host cannot. Nothing is ordered before all certificates were read once.
 //!
 //! **Challenges.** A host puts its pending challenges into one of [`SLOTS`] places, and reports them as served when all
 //! others have read it. Others answer them until [`CHALLENGE_LIFE`] after the last repetition.
@@ -13,7 +13,7 @@
 //! **Bundles.** Each certificate has the facts of its newest bundle and the bundle itself. The companion checks a bundle
 //! from the store like one from an authority.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
@@ -228,6 +228,7 @@ impl CertificateExchange {
 
     fn take_challenges(&mut self, read: &OpenedValues, now: Duration) {
         let mut theirs = Vec::new();
+        let mut known_names = None;
         for slot in (0..SLOTS).map(SharedValue::Challenges) {
             let Some(opened) = read.get(&slot) else {
                 continue;
@@ -240,9 +241,12 @@ impl CertificateExchange {
             }
             let decoded: Vec<Challenge> = postcard::from_bytes(encoded).unwrap_or_default();
             let until = now + opened.left.min(CHALLENGE_LIFE);
+            let names = known_names.get_or_insert_with(|| {
+                let all = self.certificates.iter().flat_map(|it| &it.names);
+                all.collect::<HashSet<&String>>()
+            });
             let known = decoded.into_iter().filter(|it| {
-                let mut names = self.certificates.iter().flat_map(|it| &it.names);
-                let is_known = self.has_on_demand || names.any(|name| *name == it.name);
+                let is_known = self.has_on_demand || names.contains(&it.name);
                 it.answer.is_valid() && is_known
             });
             theirs.extend(known.take(MOST_CHALLENGES).map(|it| (it, until)));
@@ -406,7 +410,7 @@ impl CertificateExchange {
             return;
         }
         let ranks = self.entries.iter().map(|entry| {
-            // Different on all hosts.
+            // Different on most hosts.
             let later = 1 + u16::from(self.token[1] % LAST_RANK);
             let rank = if entry.is_claimed { 0 } else { later };
             // A host that is about to receive a newer bundle does not order.

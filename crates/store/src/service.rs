@@ -560,7 +560,7 @@ impl Service {
         if now >= self.refused_until.get() {
             self.refused_until.set(now + BETWEEN_LINES);
             let error = explained(error);
-            tracing::warn!(name: "store-refused", error, "store refused new sessions");
+            tracing::warn!(name: "store-refused", error, "store refused a write");
         }
     }
 

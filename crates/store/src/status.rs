@@ -32,9 +32,9 @@ pub struct StoreCounts {
     pub missing: u64,
     /// Values that are not genuine or have expired.
     pub rejected: u64,
-    /// StoreLookups that failed or took too long.
+    /// Lookups that failed or took too long.
     pub failed: u64,
-    /// StoreLookups that were not made because the store was not available or too many were unanswered.
+    /// Lookups that were not made because the store was not available or too many were unanswered.
     pub skipped: u64,
     /// Times that the store became unavailable.
     pub outages: u64,
