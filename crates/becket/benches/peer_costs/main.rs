@@ -8,7 +8,7 @@
 //! message, as the scheduler counts it, including system calls. The result therefore excludes the
 //! CPU time of clients and servers.
 //!
-//! A second table has the first flights of becket (`flights.rs`).
+//! A second table has the first flights of becket (`flights.rs`); `-- flights` measures only these.
 //!
 //! A message that begins a connection includes the cost of accept and close. The cost of a message
 //! within a connection is the difference from connections without it (`meter.rs`). Bytes are TCP or
@@ -38,8 +38,12 @@ use self::meter::Meter;
 use self::terminator::{Places, SERVERS, Terminator};
 
 fn main() {
-    let real = std::env::args().any(|argument| argument == "--bench");
-    let (rounds, times) = if real { (15, 100) } else { (1, 2) };
+    let is_asked = |what| std::env::args().any(|argument| argument == what);
+    let (rounds, times) = if is_asked("--bench") {
+        (15, 100)
+    } else {
+        (1, 2)
+    };
     let folder = tempfile::tempdir().expect("a folder");
     let identities = files::write(folder.path());
     // Start the servers first, because they could otherwise bind the ports that becket will use.
@@ -52,13 +56,6 @@ fn main() {
         places,
         identities,
     };
-    cases.records();
-    cases.clear();
-    cases.hellos();
-    cases.handshakes();
-    cases.datagrams(&greeting);
-    cases.files();
-    cases.pages();
     let cpus = allowed_cpus().map_or(0, |cpus| cpus.len());
     println!(
         "Measured on {cpus} CPUs ({}), Linux {}, by `cargo bench -p becket --bench peer_costs`: medians of\n\
@@ -66,8 +63,17 @@ fn main() {
         line_of("/proc/cpuinfo", "model name"),
         line_of("/proc/sys/kernel/osrelease", ""),
     );
-    print!("{}", cases.meter.table());
-    println!("\n{}", cases.flights());
+    if !is_asked("flights") {
+        cases.records();
+        cases.clear();
+        cases.hellos();
+        cases.handshakes();
+        cases.datagrams(&greeting);
+        cases.files();
+        cases.pages();
+        println!("{}", cases.meter.table());
+    }
+    println!("{}", cases.flights());
 }
 
 /// Starts the servers, in the order of the configuration.

@@ -53,15 +53,26 @@ impl Meter {
     /// Measures the cost per message. `act` sends `messages` messages and returns the number of
     /// bytes sent.
     pub(crate) fn each(&mut self, kind: Kind, messages: usize, mut act: impl FnMut() -> usize) {
-        let (bytes, nanos) = self.median(kind.who, &mut act);
+        let (bytes, nanos) = median(self.in_turns(kind.who, 1, |_| act()));
         let each = (bytes / messages as f64, nanos / messages as f64);
         self.rows.push(Row::new(kind, each));
     }
 
-    /// Returns the number of bytes that `act` returns, and the CPU time of a call in nanoseconds.
-    pub(crate) fn median(&self, who: Who, mut act: impl FnMut() -> usize) -> (f64, f64) {
-        let rounds = (0..self.rounds).map(|_| self.round(who, vec![(); self.times], |()| act()));
-        median(rounds.collect())
+    /// Returns the number of bytes that `act` returns for each of `count` indices, and the CPU time of a call in nanoseconds.
+    /// The indices take turns in each round, because a processor changes its speed.
+    pub(crate) fn in_turns(
+        &self,
+        who: Who,
+        count: usize,
+        mut act: impl FnMut(usize) -> usize,
+    ) -> Vec<(f64, f64)> {
+        let mut found = vec![Vec::new(); count];
+        for _ in 0..self.rounds {
+            for (index, found) in found.iter_mut().enumerate() {
+                found.push(self.round(who, vec![index; self.times], &mut act));
+            }
+        }
+        found.into_iter().map(median).collect()
     }
 
     /// Measures the cost per message within a connection: the difference between a connection with
