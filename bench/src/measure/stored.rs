@@ -1,12 +1,15 @@
 //! Measures a store of TLS 1.2 sessions: a resumption on another host, the loss of the store, and the cost of writing.
 //!
-//! Two hosts share a secret, in one column also a redis-server on the clients' CPUs. Three loads follow:
+//! In each round, two hosts with a redis-server and two without one run side by side. Three loads follow:
 //!
 //! 1. a closed loop with one full handshake in eight, whose sessions are written;
-//! 2. clients that return with a session once to its host and once to the other one, in changing order;
-//! 3. the same after the store was killed, only to the other host, which then makes full handshakes.
+//! 2. clients that return with a session once to its host and once to the other one;
+//! 3. clients that return to the other host after the store was killed, and to one that never had a store. Both make
+//!    full handshakes.
 //!
-//! The last two are made by one blocking loop, so they have times without queues.
+//! Hosts that are compared take turns: for a quarter of a second in the closed loop, otherwise visit by visit. The
+//! machine changes its speed within seconds, which would otherwise affect only one of them. The visits are made by one
+//! blocking loop, so their times contain no queues.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -21,6 +24,7 @@ use rustls::{ClientConfig, HandshakeKind};
 use serde_json::Value;
 
 use super::client::Client;
+use super::rounds::Rounds;
 use super::stage::Stage;
 use super::{rounds, scraped, transactions};
 use crate::peer::{Peer, Server, Site};
@@ -37,33 +41,57 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
         let column = |name| Column::not_measured(name, format!("needs {REDIS}"));
         return Ok(names.map(column).into());
     }
-    let columns = names.map(Column::new).into();
-    let mut columns = rounds::each(stage, columns, |stage, index, column, sample| {
-        let hosts = StoreHosts::start(stage, (peer, site), index == 0)?;
-        hosts.write(stage, column, sample)?;
-        // Fills caches and pools of the second host like those of the first one.
-        hosts.clients(stage, 1)?;
-        if index == 0 {
-            let clients = hosts.clients(stage, 0)?;
-            let phases = [(0, figures::SAME_HOST), (1, figures::OTHER_HOST)];
-            hosts.visit(stage, &clients, &phases, sample)?;
-            let p99 = phases.map(|(_, phase)| sample.get(&figures::at(figures::P99, phase)));
-            if let [Some(same), Some(other)] = p99 {
-                sample.put(figures::ADDED, other - same);
-            }
+    let mut columns = names.map(Column::new);
+    let mut rounds = Rounds::of(stage);
+    while let Some(round) = rounds.next(stage, &columns)? {
+        let mut samples = [Sample::of(round), Sample::of(round)];
+        measure(stage, (peer, site), &mut columns, &mut samples)?;
+        for (column, sample) in columns.iter_mut().zip(samples) {
+            column.samples.push(sample);
         }
+    }
+    let [with, without] = &mut columns;
+    note_marks(with, without);
+    Ok(columns.into())
+}
+
+/// Measures one round. The first column and sample are those of the hosts with a store.
+fn measure(
+    stage: &Stage<'_>,
+    program: (&Peer, &Site<'_>),
+    columns: &mut [Column; 2],
+    samples: &mut [Sample; 2],
+) -> Result<(), Error> {
+    let start = |has_store| StoreHosts::start(stage, program, has_store);
+    let farms = [start(true)?, start(false)?];
+    write(stage, &farms, columns, samples)?;
+    // Fills caches and pools of the second hosts like those of the first ones.
+    for hosts in &farms {
+        hosts.clients(stage, 1)?;
+    }
+    let phases = [(0, figures::SAME_HOST), (1, figures::OTHER_HOST)];
+    let clients = farms[0].clients(stage, 0)?;
+    let targets = phases.map(|(node, phase)| Target::new(&farms[0].nodes[node], &clients, phase));
+    for seen in visit(stage, &targets)? {
+        samples[0].figures.extend(seen.figures);
+    }
+    let p99 = phases.map(|(_, phase)| samples[0].get(&figures::at(figures::P99, phase)));
+    if let [Some(same), Some(other)] = p99 {
+        samples[0].put(figures::ADDED, other - same);
+    }
+    for hosts in &farms {
         if let Some(redis) = &hosts.redis {
             redis.kill();
         }
         hosts.wait_until(stage, false)?;
-        let clients = hosts.clients(stage, 0)?;
-        hosts.visit(stage, &clients, &[(1, figures::GONE)], sample)?;
-        Ok(())
-    })?;
-    if let [with, without] = &mut columns[..] {
-        note_marks(with, without);
     }
-    Ok(columns)
+    let clients = [farms[0].clients(stage, 0)?, farms[1].clients(stage, 0)?];
+    let target = |index: usize| Target::new(&farms[index].nodes[1], &clients[index], figures::GONE);
+    let seen = visit(stage, &[target(0), target(1)])?;
+    for (sample, seen) in samples.iter_mut().zip(seen) {
+        sample.figures.extend(seen.figures);
+    }
+    Ok(())
 }
 
 struct StoreHosts {
@@ -85,7 +113,9 @@ impl StoreHosts {
             .map(|(_, at)| format!("store = \"redis://{at}\"\n"));
         let store = store.unwrap_or_default();
         let secret = farm::secret(peer, stage.directory)?;
-        let sockets = [1, 2].map(|node| stage.directory.join(format!("admin-{node}.sock")));
+        let kind = if has_store { "store" } else { "alone" };
+        let peer = peer.renamed(format!("{}-{kind}", peer.name));
+        let sockets = [1, 2].map(|node| stage.directory.join(format!("{kind}-{node}.sock")));
         let section = |(node, socket): (usize, &PathBuf)| {
             format!(
                 "\n[admin]\nsocket = \"{}\"\n\n[cluster]\nsecret = \"{}\"\nnode = {node}\n{store}",
@@ -95,7 +125,7 @@ impl StoreHosts {
         };
         let sections: Vec<String> = (1..).zip(&sockets).map(section).collect();
         let hosts = Self {
-            nodes: farm::start_with(peer, site, &sections)?,
+            nodes: farm::start_with(&peer, site, &sections)?,
             sockets: sockets.into(),
             redis: redis.map(|(process, _)| process),
         };
@@ -118,42 +148,9 @@ impl StoreHosts {
         Ok(())
     }
 
-    /// Runs a closed loop on the first node.
-    fn write(
-        &self,
-        stage: &Stage<'_>,
-        column: &mut Column,
-        sample: &mut Sample,
-    ) -> Result<(), Error> {
-        let (server, socket) = (&self.nodes[0], &self.sockets[0]);
-        let count = |name| Ok::<_, Error>(store(socket)?[name].as_f64().unwrap_or_default());
-        let ask = stage
-            .ask(server.address, None)
-            .with("-c", stage.settings.connections)
-            .with("--warm-up", "0s");
-        let cpu =
-            |is_meant: fn(&str) -> bool| server.process.cpu_time(is_meant).as_secs_f64() * 1e6;
-        let used = || [cpu(scraped::is_worker), cpu(|name| name == "becket-store")];
-        let (before, begun) = ((used(), count("written")?), clock::now());
-        let report = ask.run(Load::ClosedFor(stage.effort.time * LONG), stage.stop)?;
-        let seconds = (clock::now() - begun).as_secs_f64();
-        let after = used();
-        column.negotiated.clone_from(&report.negotiated);
-        let step = load::only_step(report)?;
-        transactions::remark(column, &step);
-        let workers = after[0] - before.0[0];
-        sample.put(figures::CPU, workers / step.completed as f64);
-        if self.redis.is_some() {
-            thread::sleep(PAUSE);
-            let written = count("written")? - before.1;
-            sample.put(figures::WRITTEN, written / seconds);
-            sample.put(figures::STORE_CPU, (after[1] - before.0[1]) / written);
-            let lost = count("dropped")? + count("overflowed")? + count("refused")?;
-            if lost > 0.0 {
-                column.note(format!("{lost} sessions were not written in a round"));
-            }
-        }
-        Ok(())
+    /// Returns a counter of the first node's store.
+    fn count(&self, name: &str) -> Result<f64, Error> {
+        Ok(store(&self.sockets[0])?[name].as_f64().unwrap_or_default())
     }
 
     /// Creates clients with a session of this node each.
@@ -161,57 +158,124 @@ impl StoreHosts {
         let tls = stage.tls()?;
         let clients = (0..CLIENTS.min(stage.effort.idle)).map(|_| tls.config());
         let clients: Vec<_> = clients.collect();
-        self.visit(
-            stage,
-            &clients,
-            &[(node, figures::SAME_HOST)],
-            &mut Sample::default(),
-        )?;
+        let target = Target::new(&self.nodes[node], &clients, figures::SAME_HOST);
+        visit(stage, &[target])?;
         thread::sleep(PAUSE);
         Ok(clients)
     }
+}
 
-    /// Makes one visit of each client to each of the nodes, which have a phase each.
-    fn visit(
-        &self,
-        stage: &Stage<'_>,
-        clients: &[Arc<ClientConfig>],
-        nodes: &[(usize, &str)],
-        sample: &mut Sample,
-    ) -> Result<(), Error> {
-        let mut seen: Vec<Visits> = nodes.iter().map(|_| Visits::default()).collect();
-        let cpu = |node: usize| self.nodes[node].process.cpu_time(|_| true).as_secs_f64() * 1e6;
-        let before: Vec<f64> = nodes.iter().map(|(node, _)| cpu(*node)).collect();
-        place::on(stage.client, || {
-            for (client, number) in clients.iter().zip(0..) {
-                stage.check_signal()?;
-                for index in rounds::order(nodes.len(), number) {
-                    let address = self.nodes[nodes[index].0].address;
-                    match visit(stage, address, client) {
-                        Err(_) => seen[index].failed += 1,
-                        Ok((took, is_resumed)) => {
-                            seen[index].handshakes_us.push(took.as_secs_f64() * 1e6);
-                            seen[index].resumed += usize::from(is_resumed);
-                        }
+/// Runs closed loops on the first node of each farm, in turns.
+fn write(
+    stage: &Stage<'_>,
+    farms: &[StoreHosts; 2],
+    columns: &mut [Column; 2],
+    samples: &mut [Sample; 2],
+) -> Result<(), Error> {
+    let cpu = |index: usize, is_meant: fn(&str) -> bool| {
+        let process = &farms[index].nodes[0].process;
+        process.cpu_time(is_meant).as_secs_f64() * 1e6
+    };
+    let of_store = || cpu(0, |name| name == "becket-store");
+    let (store_before, written_before) = (of_store(), farms[0].count("written")?);
+    let (mut workers, mut completed, mut seconds) = ([0.0; 2], [0; 2], 0.0);
+    for turn in 0..TURNS {
+        for index in rounds::order(farms.len(), turn) {
+            stage.check_signal()?;
+            let ask = stage
+                .ask(farms[index].nodes[0].address, None)
+                .with("-c", stage.settings.connections)
+                .with("--warm-up", "0s");
+            let (before, begun) = (cpu(index, scraped::is_worker), clock::now());
+            let report = ask.run(
+                Load::ClosedFor(stage.effort.time * LONG / TURNS),
+                stage.stop,
+            )?;
+            if index == 0 {
+                seconds += (clock::now() - begun).as_secs_f64();
+            }
+            workers[index] += cpu(index, scraped::is_worker) - before;
+            columns[index].negotiated.clone_from(&report.negotiated);
+            let step = load::only_step(report)?;
+            transactions::remark(&mut columns[index], &step);
+            completed[index] += step.completed;
+        }
+    }
+    for (sample, (workers, completed)) in samples.iter_mut().zip(workers.iter().zip(completed)) {
+        sample.put(figures::CPU, workers / completed as f64);
+    }
+    thread::sleep(PAUSE);
+    let written = farms[0].count("written")? - written_before;
+    samples[0].put(figures::WRITTEN, written / seconds);
+    samples[0].put(figures::STORE_CPU, (of_store() - store_before) / written);
+    let lost: f64 = ["dropped", "overflowed", "refused"]
+        .into_iter()
+        .map(|name| farms[0].count(name))
+        .sum::<Result<_, _>>()?;
+    if lost > 0.0 {
+        columns[0].note(format!("{lost} sessions were not written in a round"));
+    }
+    Ok(())
+}
+
+/// A node, the clients that visit it, and the name of their visits in the figures.
+struct Target<'a> {
+    node: &'a Server,
+    clients: &'a [Arc<ClientConfig>],
+    phase: &'a str,
+}
+
+impl<'a> Target<'a> {
+    fn new(node: &'a Server, clients: &'a [Arc<ClientConfig>], phase: &'a str) -> Self {
+        Self {
+            node,
+            clients,
+            phase,
+        }
+    }
+
+    /// Returns the CPU time of the node in microseconds.
+    fn cpu(&self) -> f64 {
+        self.node.process.cpu_time(|_| true).as_secs_f64() * 1e6
+    }
+}
+
+/// Makes one visit of each client to each target, in changing order. Returns the figures of each target.
+fn visit(stage: &Stage<'_>, targets: &[Target<'_>]) -> Result<Vec<Sample>, Error> {
+    let mut seen: Vec<Visits> = targets.iter().map(|_| Visits::default()).collect();
+    let before: Vec<f64> = targets.iter().map(Target::cpu).collect();
+    let count = targets.iter().map(|it| it.clients.len()).min().unwrap_or(0);
+    place::on(stage.client, || {
+        for number in 0..count {
+            stage.check_signal()?;
+            for index in rounds::order(targets.len(), number as u32) {
+                let target = &targets[index];
+                match one(stage, target.node.address, &target.clients[number]) {
+                    Err(_) => seen[index].failed += 1,
+                    Ok((took, is_resumed)) => {
+                        seen[index].handshakes_us.push(took.as_secs_f64() * 1e6);
+                        seen[index].resumed += usize::from(is_resumed);
                     }
                 }
             }
-            Ok::<_, Error>(())
-        })?;
-        for ((mut seen, (node, phase)), before) in seen.into_iter().zip(nodes).zip(before) {
-            let mut put = |name, value| sample.put(&figures::at(name, phase), value);
-            let count = clients.len() as f64;
-            put(figures::RESUMED, seen.resumed as f64 / count);
-            put(figures::FAILED, seen.failed as f64 / count);
-            put(figures::CPU, (cpu(*node) - before) / count);
-            seen.handshakes_us.sort_by(f64::total_cmp);
-            let p99 = seen.handshakes_us.get(seen.handshakes_us.len() * 99 / 100);
-            let p50 = spread::median(&seen.handshakes_us);
-            put(figures::P99, p99.copied().unwrap_or(f64::NAN));
-            put(figures::P50, p50.unwrap_or(f64::NAN));
         }
-        Ok(())
-    }
+        Ok::<_, Error>(())
+    })?;
+    let seen = seen.into_iter().zip(targets).zip(before);
+    let figures = seen.map(|((mut seen, target), before)| {
+        let (mut sample, count) = (Sample::default(), count as f64);
+        let mut put = |name, value| sample.put(&figures::at(name, target.phase), value);
+        put(figures::RESUMED, seen.resumed as f64 / count);
+        put(figures::FAILED, seen.failed as f64 / count);
+        put(figures::CPU, (target.cpu() - before) / count);
+        seen.handshakes_us.sort_by(f64::total_cmp);
+        let p99 = seen.handshakes_us.get(seen.handshakes_us.len() * 99 / 100);
+        let p50 = spread::median(&seen.handshakes_us);
+        put(figures::P99, p99.copied().unwrap_or(f64::NAN));
+        put(figures::P50, p50.unwrap_or(f64::NAN));
+        sample
+    });
+    Ok(figures.collect())
 }
 
 #[derive(Default)]
@@ -223,7 +287,7 @@ struct Visits {
 
 /// Makes a handshake and a request. Returns the time from the connection to the end of the handshake, and whether it
 /// resumed.
-fn visit(
+fn one(
     stage: &Stage<'_>,
     node: SocketAddr,
     config: &Arc<ClientConfig>,
@@ -285,6 +349,8 @@ const REDIS: &str = "redis-server";
 const CLIENTS: usize = 1_000;
 /// Factor for the usual duration, so that the ratio of the CPU times is precise.
 const LONG: u32 = 2;
+/// Number of turns of each farm in a round's closed loop.
+const TURNS: u32 = 16;
 /// Pause in which new sessions reach the store, many times longer than they need.
 const PAUSE: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(20);
