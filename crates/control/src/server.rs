@@ -336,13 +336,17 @@ impl Control {
         } else {
             Event::Refused
         };
+        // The client that waits for the answer may read the status at once.
+        let time = Timestamp::from_unix(self.state.shared().clock.now().unix);
+        let running = self.config.reloading.is_running();
+        let outcome = ReloadOutcome {
+            time,
+            errors: errors.clone(),
+        };
+        self.state.set_reload(outcome, running);
         self.config
             .waiting
             .reloaded(reloaded.asked, &errors, &temporary);
-        let time = Timestamp::from_unix(self.state.shared().clock.now().unix);
-        let running = self.config.reloading.is_running();
-        self.state
-            .set_reload(ReloadOutcome { time, errors }, running);
         self.report(&event);
     }
 

@@ -210,8 +210,12 @@ impl Control {
             .map(|line| line.replace(char::is_control, "?"))
             .collect();
         let time = Timestamp::from_unix(self.state.shared().clock.now().unix);
+        let outcome = ReloadOutcome {
+            time,
+            errors: errors.clone(),
+        };
+        self.state.refuse_upgrade(outcome);
         self.config.waiting.upgraded(&errors, &[]);
-        self.state.refuse_upgrade(ReloadOutcome { time, errors });
         if self.handover.is_followed() {
             self.handover.stage = UpgradeStage::Serving;
             self.handover.parking = None;
