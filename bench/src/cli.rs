@@ -6,6 +6,7 @@ use std::time::Duration;
 use becket_stats::units::parse_duration;
 use clap::{Parser, Subcommand};
 
+use crate::agents::AgentArgs;
 use crate::build::BuildArgs;
 use crate::gate::GateArgs;
 use crate::order::{Effort, Order};
@@ -104,6 +105,8 @@ pub struct RunArgs {
     /// Directory for the result [default: becket-bench/DATE]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
+    #[command(flatten)]
+    pub agents: AgentArgs,
 }
 
 /// Replaces an absolute path in a command-line argument, also after `NAME=`, with its file name, because the report
@@ -134,10 +137,13 @@ impl RunArgs {
         effort.rounds = self.rounds.unwrap_or(effort.rounds);
         effort.patience = self.patience.unwrap_or(effort.patience);
         effort.only.clone_from(&self.only);
+        effort.agents = self.agents.agents();
         let stamp = conditions::stamp(becket_load::clock::unix_seconds());
         let out = self.out.clone();
+        let scenarios = self.scenarios(&effort)?;
+        effort.check_agents(&scenarios)?;
         Ok(Order {
-            scenarios: self.scenarios(&effort)?,
+            scenarios,
             peers: self.peers()?,
             effort,
             busy_ok: self.busy_ok || self.smoke,

@@ -23,6 +23,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod agents;
 pub mod answer;
 pub mod articles;
 pub mod build;

@@ -1,10 +1,12 @@
-//! Runs `becket-load` as a library, in a thread of the bench.
+//! Runs `becket-load` as a library, in a thread of the bench or on agents.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use becket_load::cli::Cli;
+use becket_load::fleet::coordinator;
+use becket_load::fleet_options::FleetOptions;
 use becket_load::plan::{Load, Plan};
 use becket_load::preface::Preface;
 use becket_load::report::{LoadReport, LoadStep};
@@ -24,6 +26,7 @@ pub struct Ask {
     /// Flights that the client exchanges before each request, and the resumption plan that selects those of a full or
     /// of a resumed handshake.
     preface: Option<(Preface, String)>,
+    agents: Option<FleetOptions>,
 }
 
 impl Ask {
@@ -60,6 +63,7 @@ impl Ask {
         Self {
             args: vec!["becket-load".to_owned(), url],
             preface: None,
+            agents: None,
         }
     }
 
@@ -91,6 +95,15 @@ impl Ask {
             .with("-t", cpus.len().max(1))
     }
 
+    /// Makes agents generate the load instead of this process.
+    #[must_use]
+    pub fn by(self, agents: &FleetOptions) -> Self {
+        Self {
+            agents: Some(agents.clone()),
+            ..self.flag("--i-own-this-target")
+        }
+    }
+
     pub fn plan(&self, load: Load) -> Result<Plan, Error> {
         let args = self.args.iter().cloned().chain(["--quiet".to_owned()]);
         let cli = Cli::try_parse_from(args).map_err(|e| Error::Asked(e.to_string()))?;
@@ -111,7 +124,11 @@ impl Ask {
 
     /// Runs the load. After a signal, discards the result and returns an error.
     pub fn run(&self, load: Load, stop: &Arc<AtomicBool>) -> Result<LoadReport, Error> {
-        let report = becket_load::run::run(self.plan(load)?, stop);
+        let plan = self.plan(load)?;
+        let report = match &self.agents {
+            None => becket_load::run::run(plan, stop),
+            Some(agents) => coordinator::run(&plan, agents, stop),
+        };
         if stop.load(Ordering::Relaxed) {
             return Err(match report {
                 Err(error) => error.into(),

@@ -6,10 +6,11 @@ use std::time::Duration;
 use becket_load::plan::Load;
 
 use crate::Error;
+use crate::agents::Agents;
 use crate::peer::{Kind, Peer};
-use crate::scenario::{Scenario, Settings};
+use crate::scenario::{Measure, Scenario, Settings};
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Effort {
     /// `full`, `quick` or `smoke`.
     pub name: &'static str,
@@ -26,6 +27,8 @@ pub struct Effort {
     pub few: bool,
     /// Settings that a case must have, each with its accepted values (`--only`).
     pub only: Vec<(String, Vec<String>)>,
+    /// Agents that generate the load; `None` if this host does.
+    pub agents: Option<Agents>,
 }
 
 impl Effort {
@@ -41,6 +44,7 @@ impl Effort {
             open_files: 0,
             few: false,
             only: Vec::new(),
+            agents: None,
         }
     }
 
@@ -84,6 +88,34 @@ impl Effort {
             cases.drain(1..cases.len() - 1);
         }
         Ok(cases)
+    }
+
+    /// Checks that agents, if there are any, can generate the load of these scenarios.
+    ///
+    /// # Errors
+    /// [`Error::Asked`] with the first scenario whose measure opens connections itself, or whose clients use the CPUs of
+    /// the server.
+    pub fn check_agents(&self, scenarios: &[Scenario]) -> Result<(), Error> {
+        if self.agents.is_none() {
+            return Ok(());
+        }
+        let possible = [
+            Measure::Transactions,
+            Measure::Capacity,
+            Measure::AddedLatency,
+        ];
+        for scenario in scenarios {
+            let cases = self.cases(scenario)?;
+            let is_local = cases.iter().any(|(_, settings)| settings.shares_cores);
+            if is_local || !possible.contains(&scenario.measure) {
+                return Err(Error::Asked(format!(
+                    "--agents: the clients of the scenario `{}` must run on this host (accepted: other scenarios that measure \
+                     transactions, capacity or added latency, such as implementations, overload and latency)",
+                    scenario.id
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// Returns the maximum number of times that the verdicts of a case are checked.

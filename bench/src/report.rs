@@ -13,14 +13,18 @@ use crate::{answer, classic, control, plot, verdict};
 pub fn markdown(run: &Run) -> String {
     let of = &run.conditions;
     let mut text = format!(
-        "# TLS terminators side by side\n\n{} · {} · kernel {} · {} rounds of {:.2} s, interleaved, each server alone on {} of {} CPUs.\n\n",
+        "# TLS terminators side by side\n\n{} · {} · kernel {} · {} rounds of {:.2} s, interleaved, each server alone on {} of {} CPUs{}.\n\n",
         stamp(of.started_unix_s),
         of.cpu,
         of.kernel,
         run.rounds,
         run.seconds,
         of.server_cpus.len(),
-        of.cpus.len()
+        of.cpus.len(),
+        match run.agents.len() {
+            0 => String::new(),
+            count => format!(", load from {count} agents on other hosts"),
+        }
     );
     for warning in warnings(run) {
         text += &format!("> **{warning}**\n\n");
@@ -209,7 +213,14 @@ fn conditions(run: &Run) -> String {
             of.cpu_features.join(" ")
         ),
         format!("cores: {}", cores(of)),
-        format!("pinned: server to CPUs {server:?}, client and backend to CPUs {client:?}"),
+        if run.agents.is_empty() {
+            format!("pinned: server to CPUs {server:?}, client and backend to CPUs {client:?}")
+        } else {
+            let agents = run.agents.join(", ");
+            format!(
+                "pinned: server to CPUs {server:?}, backend to CPUs {client:?}; clients on {agents}"
+            )
+        },
         format!("kernel: {}", of.kernel),
         format!("memory: {gib:.1} GiB"),
         format!(

@@ -43,6 +43,9 @@ pub struct Run {
     pub took_s: f64,
     /// Machine and conditions.
     pub conditions: Conditions,
+    /// Agents that generated the load on other hosts; empty if this host generated it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub agents: Vec<String>,
     /// Other processes used the CPUs of the run, which distorts its figures.
     #[serde(default)]
     pub busy: bool,

@@ -56,6 +56,14 @@ fn invalid_options_are_answered_with_the_accepted_ones() {
     let output = not_built.env("PATH", "/nowhere").output().unwrap();
     assert_eq!(output.status.code(), Some(3), "{}", said(&output));
     assert!(said(&output).contains("becket-bench peers build --awslc"));
+    let agents = ["--agents=127.0.0.2", "--peers=becket"];
+    let by_agents = |args: &[&'static str]| [&["run"], args, &agents].concat();
+    fails(&by_agents(&["key"]), 2, "--address <IP>");
+    let peer = built();
+    for scenario in ["idle", "sharing"] {
+        let local = [&by_agents(&[scenario, "--address=127.0.0.1"])[..], &[&peer]].concat();
+        fails(&local, 2, "must run on this host");
+    }
     let directory = tempfile::tempdir().unwrap();
     fails(
         &["report", &directory.path().display().to_string()],

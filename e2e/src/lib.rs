@@ -55,7 +55,7 @@ pub use operator::{becket, becket_done, ctl, ctl_done};
 pub use pebble::Pebble;
 pub use pki::{Authority, Bundle, Key};
 pub use place::Place;
-pub use program::{becket_program, load_program};
+pub use program::{becket_program, bench_program, load_program};
 pub use run_user::{AS_NOBODY, give, nobody, open_to_all, user_id};
 pub use scrape::{Metrics, http_get};
 pub use server::{Make, Server, haproxy, nginx, serve};

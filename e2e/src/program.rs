@@ -13,6 +13,12 @@ pub fn load_program() -> &'static Path {
     PROGRAM.get_or_init(|| build("becket-load"))
 }
 
+/// Returns the path of the bench.
+pub fn bench_program() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| build("becket-bench"))
+}
+
 pub fn becket_program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| uml::program().unwrap_or_else(|| build("becket")))

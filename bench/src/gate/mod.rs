@@ -101,7 +101,7 @@ fn count(
     let client = Place::here()?.one().client;
     // All processes share one CPU, see `Tool::command`.
     let cpu = &client[..client.len().min(1)];
-    let backend = runner::backend(directory, ("backend", "127.0.0.1"), &[], cpu)?;
+    let backend = runner::backend(directory, ("backend", runner::LOOPBACK), &[], cpu)?;
     let addresses = [free_address()?, free_address()?, free_address()?];
     let config = config(tool, directory, backend.address, &addresses)?;
     let mut serving = Serving::start(tool, (&args.becket, cpu), directory, &config)?;

@@ -109,9 +109,11 @@ fn flood(
     let patience = PATIENCE.min(stage.effort.time * 3);
     let at_once = rate * patience.as_secs_f64() * 1.2 + 100.0;
     let ask = || {
-        stage
-            .ask(server.address, Some(server.process.pid()))
-            .with("--source", SOURCES)
+        let ask = stage.ask(server.address, Some(server.process.pid()));
+        match stage.effort.agents {
+            None => ask.with("--source", SOURCES),
+            Some(_) => ask,
+        }
     };
     let crowd = ask()
         .with("-c", (at_once as usize).min(stage.effort.most_clients()))

@@ -67,9 +67,12 @@ impl Stage<'_> {
     }
 
     fn ask_url(&self, settings: &Settings, url: String) -> Ask {
-        let ask = Ask::of(settings, url)
-            .on(self.client)
-            .with("--expect-body", settings.body);
+        let ask = Ask::of(settings, url);
+        let ask = match &self.effort.agents {
+            None => ask.on(self.client),
+            Some(agents) => ask.by(&agents.fleet),
+        };
+        let ask = ask.with("--expect-body", settings.body);
         match settings.requests {
             1 => ask,
             count => ask.with("--keepalive", count),

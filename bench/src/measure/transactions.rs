@@ -58,7 +58,8 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
 fn turns_of_round(stage: &Stage<'_>, columns: &mut [Column]) -> Result<u32, Error> {
     let time = stage.effort.time;
     let most = turns::of_round(time, f64::INFINITY, 1);
-    if most == 1 || stage.settings.body >= LARGE {
+    // The start of agents takes longer than a turn.
+    if most == 1 || stage.effort.agents.is_some() || stage.settings.body >= LARGE {
         return Ok(1);
     }
     let mut slowest = f64::INFINITY;

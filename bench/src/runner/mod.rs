@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use becket_load::clock;
 
-pub(crate) use self::parts::backend;
+pub(crate) use self::parts::{LOOPBACK, backend};
 use self::parts::{OPEN_LOOP, Parts};
 use crate::conditions::MOST_FILES;
 use crate::control::Control;
@@ -87,6 +87,9 @@ impl<'a> Runner<'a> {
                 others_before: Some(before),
                 ..conditions::now(&place, order.effort.open_files)
             },
+            agents: (order.effort.agents.iter())
+                .flat_map(|it| it.fleet.agents.clone())
+                .collect(),
             busy: before > others::LIMIT,
             peers: order.peers.iter().map(Peer::describe).collect(),
             ..Run::default()
@@ -213,7 +216,8 @@ impl<'a> Runner<'a> {
         // Omit floors for scenarios that repeat an article, because the articles' tables have no columns for them.
         let has_floor = scenario.measure == Measure::Transactions
             && !servers.is_empty()
-            && !scenario.is_classic();
+            && !scenario.is_classic()
+            && self.parts.order.effort.agents.is_none();
         let floors = has_floor.then(|| self.parts.floors(&site));
         let floors = floors.transpose()?;
         let farm = self.parts.becket().filter(|_| is_farm);

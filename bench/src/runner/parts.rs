@@ -1,7 +1,7 @@
 //! Starts the processes of a case: the backend, the servers and the floors.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::Command;
 
@@ -66,6 +66,9 @@ impl Parts {
                 continue;
             }
             let mut address = free_address()?;
+            if let Some(agents) = &self.order.effort.agents {
+                address.set_ip(agents.address);
+            }
             if scenario.measure == Measure::Delay {
                 address.set_ip(network::SERVER.into());
             }
@@ -223,10 +226,12 @@ impl Parts {
             _ => &[],
         };
         let directory = self.directory.path();
+        let agents = self.order.effort.agents.as_ref();
         let host = match settings.servers {
-            1 => "127.0.0.1",
+            // Clients also send requests directly to the backend.
+            1 => agents.map_or(LOOPBACK, |it| it.address),
             // The backend must listen on every loopback address.
-            _ => "0.0.0.0",
+            _ => Ipv4Addr::UNSPECIFIED.into(),
         };
         backend(directory, ("backend", host), service, cpus)
     }
@@ -246,7 +251,7 @@ impl Parts {
         let preface = library.as_ref().map(Library::preface).transpose()?;
         let names = Floors::names(settings.files, preface.is_some()).iter();
         let relays = names.map(|name| match *name {
-            ANSWER => backend(site.directory, (name, "127.0.0.1"), &[], cpus),
+            ANSWER => backend(site.directory, (name, LOOPBACK), &[], cpus),
             name => relay(site.directory, name, site.backend, cpus),
         });
         Ok(Floors {
@@ -260,19 +265,22 @@ impl Parts {
 /// Starts the control and its backend, on the CPUs that a one-worker server and its clients use.
 pub(super) fn control(place: &Place, directory: &Path) -> Result<Control, Error> {
     let Shares { server, client } = place.one();
-    let backend = backend(directory, ("backend", "127.0.0.1"), &[], &client)?;
+    let backend = backend(directory, ("backend", LOOPBACK), &[], &client)?;
     let relay = relay(directory, "control", backend.address, &server)?;
     Ok(Control::new(relay, backend, &client))
 }
 
 pub(crate) fn backend(
     directory: &Path,
-    (name, host): (&str, &str),
+    (name, host): (&str, IpAddr),
     service: &[&str],
     cpus: &[usize],
 ) -> Result<Server, Error> {
-    let address = free_address()?;
-    let serve = format!("{host}:{}", address.port());
+    let mut address = free_address()?;
+    let serve = SocketAddr::new(host, address.port()).to_string();
+    if !host.is_unspecified() {
+        address.set_ip(host);
+    }
     let threads = (cpus.len() / 2).max(1).to_string();
     let args = ["backend", "--", "--serve", &serve, "-t", &threads];
     own(directory, name, &[&args, service].concat(), (address, cpus))
@@ -329,6 +337,7 @@ fn write_file(site: &Site<'_>) -> Result<(), Error> {
     Ok(())
 }
 
+pub(crate) const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// Service time of the backend of a burst: 9 ms for up to 30 concurrent requests, then 9 ms * (n / 30)^2.
 const SERVICE: &[&str] = &["--service-time", "9ms", "--service-knee", "30"];
 /// Maximum connections of an open loop.

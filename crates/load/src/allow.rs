@@ -9,7 +9,8 @@ use becket_stats::units::UnitError;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AllowedTarget {
     host: AllowedHost,
-    port: u16,
+    /// `None` allows all ports.
+    port: Option<u16>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +27,7 @@ impl AllowedTarget {
             AllowedHost::Network(network) => network.contains(address.ip()),
             AllowedHost::Name(name) => name.eq_ignore_ascii_case(host),
         };
-        is_host && address.port() == self.port
+        is_host && self.port.is_none_or(|port| port == address.port())
     }
 }
 
@@ -35,11 +36,15 @@ impl FromStr for AllowedTarget {
 
     fn from_str(text: &str) -> Result<Self, UnitError> {
         let wrong = || {
-            let accepted = "a target (accepted: 10.1.0.0/16:443, [fd00::/8]:443, NAME:443)";
+            let accepted =
+                "a target (accepted: 10.1.0.0/16:443, [fd00::/8]:443, NAME:443; * for all ports)";
             UnitError::new(text, accepted)
         };
         let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
-        let port = port.parse().map_err(|_| wrong())?;
+        let port = match port {
+            "*" => None,
+            port => Some(port.parse().map_err(|_| wrong())?),
+        };
         let inner = host.strip_prefix('[').and_then(|it| it.strip_suffix(']'));
         let is_name = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
         let host = match inner.unwrap_or(host).parse() {
@@ -65,6 +70,8 @@ mod tests {
             ("10.1.0.0/16:443", "x", "10.2.0.1:443", false),
             ("10.1.0.0/16:443", "x", "10.1.2.3:444", false),
             ("10.1.2.3:443", "x", "10.1.2.3:443", true),
+            ("10.1.2.3:*", "x", "10.1.2.3:9", true),
+            ("10.1.2.3:*", "x", "10.1.2.4:9", false),
             ("[fd00::/8]:443", "x", "[fd12::1]:443", true),
             ("[::1]:443", "x", "[::1]:443", true),
             ("a.example:443", "A.example", "192.0.2.1:443", true),

@@ -31,6 +31,15 @@ impl Spent {
             system: self.system.saturating_sub(earlier.system),
         }
     }
+
+    /// Returns zero if the factor, which an agent may have chosen, gives no valid time.
+    pub fn scaled(self, factor: f64) -> Self {
+        let scaled = |time: Duration| Duration::try_from_secs_f64(time.as_secs_f64() * factor);
+        Self {
+            user: scaled(self.user).unwrap_or_default(),
+            system: scaled(self.system).unwrap_or_default(),
+        }
+    }
 }
 
 /// Returns the CPU time of these processes and their descendants.

@@ -13,7 +13,7 @@ use crate::allow::AllowedTarget;
 pub struct FleetOptions {
     /// Generate the load on these agents (`becket-load agent`), comma separated; rate, connections and transactions are divided among
     /// them, -t applies to each
-    #[arg(long, value_name = "HOST[:PORT]", value_delimiter = ',', conflicts_with_all = ["pid", "cpus", "source", "serve"])]
+    #[arg(long, value_name = "HOST[:PORT]", value_delimiter = ',', conflicts_with_all = ["cpus", "source", "serve"])]
     pub agents: Vec<String>,
     #[command(flatten)]
     pub files: IdentityFiles,
@@ -38,8 +38,8 @@ pub struct AgentOptions {
     /// Address for coordinators, for example 0.0.0.0:7440
     #[arg(long, value_name = "ADDR")]
     pub listen: String,
-    /// Allow runs against this target, for example 10.1.0.0/16:443, [fd00::/8]:443 or www.example.org:443; may be repeated. Nothing else is
-    /// allowed
+    /// Allow runs against this target, for example 10.1.0.0/16:443, [fd00::/8]:443, www.example.org:443, or 10.1.0.7:* for all ports; may
+    /// be repeated. Nothing else is allowed
     #[arg(long, value_name = "HOST:PORT")]
     pub allow: Vec<AllowedTarget>,
     /// Maximum duration of a run

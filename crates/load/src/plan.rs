@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::report::PlanRecord;
 use rustls_pki_types::ServerName;
+use serde::{Deserialize, Serialize};
 
 use crate::Error;
 use crate::cli::Cli;
@@ -39,7 +40,7 @@ pub struct Plan {
     pub command: Vec<String>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Load {
     /// Closed loop for a period: each connection starts a transaction when its previous transaction
     /// ends.

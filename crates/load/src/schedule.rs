@@ -38,7 +38,7 @@ impl Ramp {
         let (from, step) = (from?, step?);
         // The small addition compensates for rounding, so that the last step is included.
         let more = (to? - from) / step + 1e-9;
-        (0.0..MOST_STEPS).contains(&more).then_some(Self {
+        (0.0..MOST_STEPS as f64).contains(&more).then_some(Self {
             from,
             step,
             more: more as u32,
@@ -57,9 +57,10 @@ impl FromStr for Ramp {
 }
 
 /// Maximum number of steps. It limits memory, because each thread stores histograms for each step.
-const MOST_STEPS: f64 = 200.0;
+pub const MOST_STEPS: usize = 200;
 
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Stretch {
     /// Transactions per second, of all threads together.
     pub rate: f64,

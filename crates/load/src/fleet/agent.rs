@@ -21,6 +21,7 @@ use crate::cli::Cli;
 use crate::fleet_options::{AgentOptions, MOST_AGENTS};
 use crate::outcome::Outcome;
 use crate::plan::{Load, Plan};
+use crate::schedule::MOST_STEPS;
 use crate::{Error, clock, run};
 
 /// Serves coordinators until `stop` is set.
@@ -104,13 +105,14 @@ impl Agent<'_> {
             Ok(outcome) => Answer::Done(outcome.into()),
             Err(why) => Answer::Failed { why },
         };
+        // The next run may begin, also while this answer is sent.
+        *is_done = matches!(answer, Answer::Done(_));
+        drop(is_done);
         match &answer {
             Answer::Failed { why } => eprintln!("becket-load: run of {peer} aborted: {why}"),
             _ => eprintln!("becket-load: run of {peer} complete"),
         }
-        channel.send(&answer, clock::now() + TRANSFER)?;
-        *is_done = matches!(answer, Answer::Done(_));
-        Ok(())
+        channel.send(&answer, clock::now() + TRANSFER)
     }
 
     /// Runs the plan in another thread, and watches the coordinator in this one.
@@ -157,6 +159,8 @@ pub fn plan_of(options: &AgentOptions, order: RunOrder) -> Result<Plan, Error> {
     let RunOrder {
         arguments,
         connections,
+        load,
+        warm_up,
         share,
     } = order;
     if share.of > MOST_AGENTS || share.index >= share.of {
@@ -166,9 +170,11 @@ pub fn plan_of(options: &AgentOptions, order: RunOrder) -> Result<Plan, Error> {
     let cli = Cli::try_parse_from(&words);
     let mut cli =
         cli.map_err(|e| Error::Plan(e.to_string().chars().take(MOST_REASON).collect()))?;
-    if cli.instead.is_some() || cli.responder.serve.is_some() || !cli.measuring.pid.is_empty() {
-        return wrong("only load is accepted: no subcommand, --serve or --pid".to_owned());
+    if cli.instead.is_some() || cli.responder.serve.is_some() {
+        return wrong("only load is accepted: no subcommand or --serve".to_owned());
     }
+    // These processes run on the machine of the coordinator, which reads their CPU time.
+    cli.measuring.pid.clear();
     // The agent's list of allowed targets replaces the question to the operator.
     cli.connection.i_own_this_target = true;
     cli.measuring.quiet = true;
@@ -180,9 +186,12 @@ pub fn plan_of(options: &AgentOptions, order: RunOrder) -> Result<Plan, Error> {
             "{host} ({address}) is not allowed; see --allow of this agent"
         ));
     }
-    plan.connections = connections;
-    let plan = plan.divided(share)?;
     let longest = options.longest;
+    check_load(&load, longest)?;
+    plan.connections = connections;
+    plan.load = load;
+    plan.warm_up = warm_up.min(longest);
+    let plan = plan.divided(share)?;
     if plan.length().is_some_and(|length| length > longest) {
         return wrong(format!("longer than --longest of this agent ({longest:?})"));
     }
@@ -209,6 +218,22 @@ pub fn plan_of(options: &AgentOptions, order: RunOrder) -> Result<Plan, Error> {
         ));
     }
     Ok(plan)
+}
+
+/// Checks what the command line would have checked. Bounded lengths also keep their sum from overflowing.
+fn check_load(load: &Load, longest: Duration) -> Result<(), Error> {
+    let is_length = |length: &Duration| !length.is_zero() && *length <= longest;
+    let is_valid = match load {
+        Load::ClosedCount(count) => *count > 0,
+        Load::ClosedFor(length) => is_length(length),
+        Load::Open(stretches) => {
+            (1..=MOST_STEPS).contains(&stretches.len())
+                && (stretches.iter()).all(|it| it.rate > 0.0 && is_length(&it.length))
+        }
+    };
+    is_valid.then_some(()).ok_or_else(|| {
+        Error::Plan(format!("a step is empty or longer than --longest of this agent ({longest:?}), or there are more than {MOST_STEPS}"))
+    })
 }
 
 /// Answers pings until the coordinator sends the start, and returns its time.

@@ -6,6 +6,7 @@ use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rustls::{ClientConfig, ClientConnection, Connection};
@@ -14,9 +15,10 @@ use rustls_pki_types::ServerName;
 use super::channel::{Channel, unexpected};
 use super::identity;
 use super::protocol::{Answer, MOST_ANSWER, Order, RunOrder};
+use crate::cpu::{self, Spent};
 use crate::fleet_options::{DEFAULT_PORT, FleetOptions, MOST_AGENTS};
 use crate::outcome::Outcome;
-use crate::plan::Plan;
+use crate::plan::{Load, Plan};
 use crate::report::{AgentRecord, LoadReport};
 use crate::schedule::Portion;
 use crate::{Error, clock, summary};
@@ -26,6 +28,7 @@ use crate::{Error, clock, summary};
 /// # Errors
 /// [`Error::Agent`] if an agent cannot be reached, refuses the run or fails. The others then stop.
 pub fn run(plan: &Plan, options: &FleetOptions, stop: &AtomicBool) -> Result<LoadReport, Error> {
+    cpu::of_processes(&plan.options.measuring.pid)?;
     let config = identity::of_coordinator(&options.files)?;
     let of = options.agents.len();
     if of > MOST_AGENTS {
@@ -44,19 +47,69 @@ pub fn run(plan: &Plan, options: &FleetOptions, stop: &AtomicBool) -> Result<Loa
         let started = member.start(begin, plan);
         started.map_err(|e| failed(member.agent, &e))?;
     }
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let readings = scope.spawn(|| read_server(plan, begin, &is_over));
+        let stopped = await_outcomes(&mut members, plan, begin, stop);
+        is_over.store(true, Ordering::Relaxed);
+        let readings = readings.join().unwrap_or_default();
+        let interrupted = stopped?;
+        Ok(LoadReport {
+            interrupted,
+            ..merge(plan, members, &readings)
+        })
+    })
+}
+
+/// Waits for all outcomes. Returns whether `stop` ended the run.
+fn await_outcomes(
+    members: &mut [Member<'_>],
+    plan: &Plan,
+    begin: Instant,
+    stop: &AtomicBool,
+) -> Result<bool, Error> {
     let until = begin + plan.length().unwrap_or(LONGEST) + plan.options.load.time_out + TRANSFER;
     let mut is_stopped = false;
     while members.iter().any(|member| member.outcome.is_none()) {
         let stops = !is_stopped && stop.load(Ordering::Relaxed);
         is_stopped |= stops;
-        for member in &mut members {
+        for member in &mut *members {
             let turned = member.turn(stops, until);
             turned.map_err(|e| failed(member.agent, &e))?;
         }
     }
-    let mut report = merge(plan, members);
-    report.interrupted = is_stopped;
-    Ok(report)
+    Ok(is_stopped)
+}
+
+/// Reads the CPU time of the server's processes on this machine at the boundaries of the steps, and after the end of a
+/// run without them.
+fn read_server(plan: &Plan, begin: Instant, is_over: &AtomicBool) -> Vec<(Instant, Spent)> {
+    let pids = &plan.options.measuring.pid;
+    let mut readings = Vec::new();
+    if pids.is_empty() {
+        return readings;
+    }
+    let mut read = || {
+        // A server that exits during the run has no more CPU time.
+        let spent = cpu::of_processes(pids).unwrap_or_default();
+        readings.push((clock::now(), spent));
+    };
+    let mut boundary = begin + plan.warm_up;
+    let steps = plan.steps();
+    let lengths = if steps.is_empty() {
+        vec![LONGEST]
+    } else {
+        steps
+    };
+    for length in std::iter::once(Duration::ZERO).chain(lengths) {
+        boundary += length;
+        while clock::now() < boundary && !is_over.load(Ordering::Relaxed) {
+            let left = boundary.saturating_duration_since(clock::now());
+            thread::sleep(left.min(READING_INTERVAL));
+        }
+        read();
+    }
+    readings
 }
 
 fn failed(agent: &str, error: &io::Error) -> Error {
@@ -94,6 +147,8 @@ impl<'a> Member<'a> {
         let order = RunOrder {
             arguments: plan.command.iter().skip(1).cloned().collect(),
             connections: plan.connections,
+            load: plan.load.clone(),
+            warm_up: plan.warm_up,
             share,
         };
         channel.send(&Order::Run(order), until)?;
@@ -179,7 +234,7 @@ fn connect(agent: &str, config: &Arc<ClientConfig>) -> io::Result<Channel> {
 }
 
 /// Merges the outcomes. A step is bound by its clients if one agent is: then it did not start its share.
-fn merge(plan: &Plan, members: Vec<Member<'_>>) -> LoadReport {
+fn merge(plan: &Plan, members: Vec<Member<'_>>, readings: &[(Instant, Spent)]) -> LoadReport {
     let mut whole = Outcome::default();
     let mut agents = Vec::new();
     for member in members {
@@ -192,6 +247,19 @@ fn merge(plan: &Plan, members: Vec<Member<'_>>) -> LoadReport {
             steps: own.steps,
         });
         whole.merge(outcome);
+    }
+    for (step, pair) in whole.steps.iter_mut().zip(readings.windows(2)) {
+        if let [(from, before), (to, after)] = pair {
+            let read = (*to - *from).as_secs_f64().max(1e-9);
+            // A number of transactions ends some time before the last reading, and the server is idle in between.
+            let is_timed = !matches!(plan.load, Load::ClosedCount(_));
+            let factor = if is_timed {
+                step.around.seconds / read
+            } else {
+                1.0
+            };
+            step.around.server = Some(after.since(*before).scaled(factor));
+        }
     }
     let mut report = whole.report(plan);
     for (index, step) in report.steps.iter_mut().enumerate() {
@@ -206,6 +274,8 @@ fn merge(plan: &Plan, members: Vec<Member<'_>>) -> LoadReport {
 /// Time from the last preparation to the start: threads and slots of all agents must be ready.
 const LEAD: Duration = Duration::from_millis(500);
 const PINGS: usize = 5;
+/// Interval of the look whether the run is over.
+const READING_INTERVAL: Duration = Duration::from_millis(20);
 const CONNECT: Duration = Duration::from_secs(10);
 /// Maximum time for an agent to accept the run. It connects to the target first.
 const PREPARATION: Duration = Duration::from_secs(30);

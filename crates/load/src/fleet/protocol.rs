@@ -5,10 +5,13 @@
 //! coordinator             Run                  Ping        Start          [Stop]
 //! ```
 
+use std::time::Duration;
+
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::outcome::Outcome;
+use crate::plan::Load;
 use crate::schedule::Portion;
 
 /// A message of the coordinator.
@@ -31,6 +34,9 @@ pub struct RunOrder {
     pub arguments: Vec<String>,
     /// Connections of all agents, because the default depends on the machine.
     pub connections: usize,
+    /// Load of all agents. A program that uses this library may choose one that no command line describes.
+    pub load: Load,
+    pub warm_up: Duration,
     pub share: Portion,
 }
 

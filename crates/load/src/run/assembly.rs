@@ -6,7 +6,6 @@ use crate::report::{Conditions, Negotiated};
 
 use super::workers::Mark;
 use crate::clock;
-use crate::cpu::Spent;
 use crate::outcome::{Outcome, StepOutcome};
 use crate::plan::Plan;
 use crate::sample::Samples;
@@ -60,7 +59,6 @@ fn around<'a>(
     };
     let seconds = (to.at - from.at).as_secs_f64();
     let read = (to.read - from.read).as_secs_f64().max(1e-9);
-    let scale = |time: Duration| time.mul_f64(seconds / read);
     let (mut client, mut busiest) = (Duration::ZERO, 0.0);
     for thread in threads {
         let [(ran, waited), (ran_then, waited_then)] = *thread else {
@@ -76,10 +74,7 @@ fn around<'a>(
         seconds,
         client_s: client.as_secs_f64(),
         busiest: busiest.min(1.0),
-        server: (!plan.options.measuring.pid.is_empty()).then(|| Spent {
-            user: scale(server.user),
-            system: scale(server.system),
-        }),
+        server: (!plan.options.measuring.pid.is_empty()).then(|| server.scaled(seconds / read)),
     }
 }
 

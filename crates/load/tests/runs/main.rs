@@ -11,7 +11,8 @@ use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Output, Stdio};
 
-use becket_load::report::LoadReport;
+use becket_load::failure::Failure;
+use becket_load::report::{LoadReport, LoadStep};
 
 /// Runs `becket-load` with these space-separated arguments.
 fn load(args: &str) -> Output {
@@ -30,6 +31,12 @@ fn report(url: &str, args: &str) -> LoadReport {
 }
 
 /// Returns exit status and both output streams, for the message of a failed assertion.
+/// Returns the number of transactions that a busy machine did not start in time.
+fn not_started(step: &LoadStep) -> u64 {
+    let count = step.failures.get(&Failure::NotStarted.to_string());
+    count.copied().unwrap_or(0)
+}
+
 fn shown(output: &Output) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     format!(
