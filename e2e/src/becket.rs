@@ -89,12 +89,14 @@ impl Becket {
 
     /// Starts a command of [`Self::command`] without waiting until it serves.
     pub fn spawn(mut command: Command, folder: &Path, web: SocketAddr, admin: SocketAddr) -> Self {
+        // An earlier becket may have written lines.
+        let seen = access_lines(folder).len();
         Self {
             child: command.spawn().expect("becket starts"),
             folder: folder.to_owned(),
             admin,
             web,
-            seen: AtomicUsize::new(0),
+            seen: AtomicUsize::new(seen),
         }
     }
 
@@ -208,11 +210,9 @@ impl Becket {
 
     /// Returns all complete lines of the access log.
     pub fn access(&self) -> Vec<Value> {
-        let text = fs::read_to_string(self.folder.join("access.log")).unwrap_or_default();
-        let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
-        let lines = whole.lines().filter(|line| !line.is_empty());
+        let lines = access_lines(&self.folder).into_iter();
         lines
-            .map(|line| serde_json::from_str(line).expect("JSON lines"))
+            .map(|line| serde_json::from_str(&line).expect("JSON lines"))
             .collect()
     }
 
@@ -312,6 +312,14 @@ impl Becket {
             .map(|target| target.display().to_string())
             .collect()
     }
+}
+
+/// Returns the complete lines of the access log.
+fn access_lines(folder: &Path) -> Vec<String> {
+    let text = fs::read_to_string(folder.join("access.log")).unwrap_or_default();
+    let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    let lines = whole.lines().filter(|line| !line.is_empty());
+    lines.map(str::to_owned).collect()
 }
 
 impl Drop for Becket {

@@ -3,14 +3,17 @@
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
 
 use crate::place::Place;
 use crate::time::{PATIENCE, until};
 
-/// Socket to which becket sends notifications.
+/// Socket to which becket sends notifications. A thread reads them at once, because becket drops notifications while the
+/// socket is full.
 #[derive(Debug)]
 pub struct Notices {
-    socket: UnixDatagram,
+    notices: Receiver<String>,
     path: PathBuf,
 }
 
@@ -19,10 +22,17 @@ impl Notices {
     pub fn bind(place: &Place) -> Self {
         let path = place.path("notify");
         let socket = UnixDatagram::bind(&path).expect("a free path");
-        socket
-            .set_read_timeout(Some(PATIENCE))
-            .expect("a time limit");
-        Self { socket, path }
+        let (sender, notices) = mpsc::channel();
+        thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while let Ok(length) = socket.recv(&mut buffer) {
+                let text = String::from_utf8_lossy(&buffer[..length]).into_owned();
+                if sender.send(text).is_err() {
+                    break;
+                }
+            }
+        });
+        Self { notices, path }
     }
 
     /// Sets the environment of a command so that it sends its notifications here.
@@ -34,9 +44,7 @@ impl Notices {
     #[track_caller]
     pub fn next(&self, word: &str) -> String {
         until(word, || {
-            let mut buffer = [0; 4096];
-            let length = self.socket.recv(&mut buffer).expect("a notice");
-            let text = String::from_utf8_lossy(&buffer[..length]).into_owned();
+            let text = self.notices.recv_timeout(PATIENCE).expect("a notice");
             text.contains(word).then_some(text)
         })
     }

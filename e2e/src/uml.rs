@@ -53,7 +53,7 @@ impl UserModeLinux {
              mount -t proc proc /proc; mkdir -p /dev/shm; mount -t tmpfs tmp /dev/shm; export TMPDIR=/dev/shm\n\
              mknod /dev/shm/disk b 98 16; mkdir {DISK}; mke2fs -qt ext4 /dev/shm/disk && mount /dev/shm/disk {DISK}\n\
              ip link set lo up; cd {}\n\
-             timeout 300 {} --exact {test} --include-ignored --test-threads=1 --nocapture\n\
+             timeout 900 {} --exact {test} --include-ignored --test-threads=1 --nocapture\n\
              echo o > /proc/sysrq-trigger; sleep 60\n",
             becket_program().display(),
             self.0.path().display(),

@@ -29,14 +29,14 @@ fn a_server_that_fails_its_checks_stays_out_of_service() {
     let shape = Shape::new(address)
         .server(backend.address)
         .process(TWO_WORKERS);
-    let checks = "[backend.health]\ncheck = \"connect\"\nrise = 2\ninterval = \"10m\"\nfast-interval = \"10m\"";
+    let checks = "[backend.health]\ncheck = \"connect\"\nrise = 3\ninterval = \"10m\"\nfast-interval = \"10m\"";
     let becket = start(&place, &shape.section(checks));
     let condition = |index| server(&becket, index)["condition"].clone();
     eventually("both servers are checked", || {
         (condition(0), condition(1)) == ("out-of-service".into(), "in-service".into())
     });
     let before = server(&becket, 0);
-    // The server is back, but needs two successful checks.
+    // The server is back, but needs three successful checks. Each new process does one, and the count is passed on.
     down.listen(1).unwrap();
     for _ in 0..2 {
         upgrade(&becket);

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
+use std::time::Duration;
 
 use becket_e2e::{
     Capture, Client, Network, Node, Over, Pebble, Place, Trust, Verdict, becket_done, eventually,
@@ -52,6 +53,8 @@ fn load(nodes: &[(SocketAddr, &Node<'_>)], trust: &Trust, stops: &AtomicBool) ->
                     .unwrap_or_else(|error| panic!("{at}: {error}"));
                 count.fetch_add(1, Relaxed);
             }
+            // Leaves the processor to the orders, which must be faster than the certificates expire.
+            thread::sleep(Duration::from_millis(20));
         }
     });
     count.into_inner()

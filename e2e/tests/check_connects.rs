@@ -12,7 +12,7 @@ use crate::tls_to_servers::{TRUSTED, asking_server, openssl_server};
 /// Returns the exit code of the check and the result for the only server.
 #[track_caller]
 fn try_server(place: &Place, shape: &Shape) -> (i32, Value) {
-    let text = shape.clone().timeouts("connect = \"1s\"").text();
+    let text = shape.clone().timeouts("connect = \"5s\"").text();
     let table = check(place, &text, &["--connect"]);
     let found = check(place, &text, &["--connect", "--json"]);
     assert_eq!(table.code, found.code, "{}", table.all());
@@ -125,7 +125,7 @@ fn a_server_that_refuses_hangs_or_is_unhealthy_fails() {
     let at = silent.local_addr().unwrap();
     assert_eq!(try_server(&place, &Shape::new(at)).0, 0, "TCP asks no more");
     let secure = Shape::new(at).backend(TRUSTED);
-    fails(&place, &secure, "no answer within 1s");
+    fails(&place, &secure, "no answer within 5s");
     let checked = "health.check = \"http\"\nhealth.timeout = \"300ms\"";
     fails(
         &place,

@@ -76,10 +76,9 @@ fn a_peer_is_found_when_its_name_resolves_and_followed_when_it_moves() {
     nodes[1].replicate("");
     dns.points("peer.test", &[nodes[1].host.address.into()]);
     nodes[0].has_peers(1);
-    assert_eq!(
-        (unresolved(&nodes[0]), &name(&nodes[0])["problem"]),
-        (0, &Value::Null)
-    );
+    eventually("the name resolves", || {
+        unresolved(&nodes[0]) == 0 && name(&nodes[0])["problem"] == Value::Null
+    });
     replicates(&openssl, &nodes[0], &nodes[1]);
     // Move the node to another host.
     nodes[1].kill();

@@ -144,6 +144,7 @@ fn a_full_fifo_stops_no_client_and_later_shows_the_number_of_dropped_lines() {
         access.read_to_end(&mut lines).ok();
         String::from_utf8_lossy(&text).contains("log lines dropped")
     });
+    becket.queues_are_whole();
     lives_and_ends(becket, &place);
 }
 

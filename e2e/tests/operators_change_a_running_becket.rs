@@ -113,6 +113,9 @@ fn servers_can_be_added_and_removed_until_a_reload() {
     eventually("the server has clients", || {
         at_the_second(&becket, &trust) > 0
     });
+    eventually("the visits have ended", || {
+        becket.status()["backends"][0]["servers"][0]["in_use"] == 1
+    });
     let said = ctl_done(&place, &["servers", "remove", &first]);
     assert!(
         said.ends_with("removed, 1 connections continue\n"),
@@ -311,7 +314,7 @@ fn changes_and_client_lists_are_rejected_over_tcp() {
 fn the_admin_socket_is_private_exclusive_and_removed_at_exit() {
     let place = Place::new();
     let backend = Backend::http("well met");
-    let shape = Shape::new(backend.address);
+    let shape = Shape::new(backend.address).timeouts("drain-idle = \"10m\"");
     let mut becket = Becket::start(&place, &shape);
     let socket = place.path("admin.sock");
     let mode = || fs::metadata(&socket).unwrap().permissions().mode() & 0o7777;

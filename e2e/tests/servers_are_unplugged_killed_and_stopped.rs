@@ -217,13 +217,14 @@ fn an_unplugged_host_is_avoided_and_used_again_after_it_is_plugged_in() {
         thread::scope(|scope| {
             let long = || stage.ask(&becket, "/long");
             let there: Vec<_> = (0..6).map(|_| scope.spawn(long)).collect();
+            // Health checks use slots, but are not counted as connections.
             eventually("all clients have a server", || {
                 [0, 2]
                     .iter()
-                    .all(|s| of_server(&becket, *s, "in_use").as_u64() >= Some(2))
-                    && becket.metrics().sum("becket_server_connections", &[]) == 6.0
+                    .all(|s| of_server(&becket, *s, "connections").as_u64() >= Some(2))
+                    && becket.metrics().sum("becket_server_connects_total", &[]) == 6.0
             });
-            let cut_off = of_server(&becket, 0, "in_use").as_u64().unwrap() as usize;
+            let cut_off = of_server(&becket, 0, "connections").as_u64().unwrap() as usize;
             stage.unplug(0);
             // Before the failure is detected, connects hang and are retried on another server.
             for answer in stage.crowd(&becket, 4) {

@@ -532,7 +532,7 @@ fn sentinels_name_the_new_primary_after_a_failover() {
         return;
     };
     let monitor = format!(
-        "sentinel monitor main {host} {port} 1\nsentinel down-after-milliseconds main 500\n\
+        "sentinel monitor main {host} {port} 1\nsentinel down-after-milliseconds main 5000\n\
          sentinel failover-timeout main 2000\n"
     );
     let file = third.write("sentinel.conf", &monitor);

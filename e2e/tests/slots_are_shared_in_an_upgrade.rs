@@ -137,6 +137,7 @@ fn slots_of_the_old_process_are_free_for_the_new_one_only_after_release() {
     new.iter_mut()
         .for_each(|one| one.write_all(b"abc").unwrap());
     wait(&becket, 1);
+    server.has(3);
     holds_for(Duration::from_millis(300), "only one slot is free", full);
     // The death of the old process frees all its slots.
     signal(processes[0], Signal::KILL);

@@ -358,7 +358,8 @@ fn a_worker_process_without_its_supervisor_drains_and_exits() {
     let Some(_) = nobody() else { return };
     let place = Place::new();
     let backend = Backend::echo();
-    let mut becket = start(&place, &Shape::new(backend.address).process(AS_NOBODY));
+    let shape = Shape::new(backend.address).process(AS_NOBODY);
+    let mut becket = start(&place, &shape.timeouts("drain-idle = \"10m\""));
     let mut client = Client::connect(becket.web, &Trust::new(&place)).unwrap();
     let child = becket.child();
     becket.signal(Signal::KILL);
@@ -382,7 +383,8 @@ fn signals_may_reach_both_processes_and_the_worker_sets_the_exit_code() {
     let place = Place::new();
     let backend = Backend::echo();
     let shape = Shape::new(backend.address).process(AS_NOBODY);
-    let mut becket = start(&place, &shape);
+    let patient = shape.clone().timeouts("drain-idle = \"10m\"");
+    let mut becket = start(&place, &patient);
     let mut client = Client::connect(becket.web, &Trust::new(&place)).unwrap();
     let child = becket.child();
     // A service manager sends the signal to all processes of the service.

@@ -11,6 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
@@ -47,8 +48,14 @@ pub(crate) struct Pebble {
     _processes: Arc<[Killed; 2]>,
 }
 
+/// Binds a port below the kernel's range for outgoing connections (ip_local_port_range), so that nothing else gets it between its
+/// release and its use.
 pub(crate) fn free() -> TcpListener {
-    TcpListener::bind("127.0.0.1:0").unwrap()
+    static COUNT: AtomicU16 = AtomicU16::new(0);
+    let first = 10_000 + (std::process::id() % 100) as u16 * 200;
+    let mut ports = std::iter::repeat_with(|| first + COUNT.fetch_add(1, Relaxed) % 200);
+    let free = ports.find_map(|port| TcpListener::bind(("127.0.0.1", port)).ok());
+    free.unwrap()
 }
 
 pub(crate) fn port(listener: &TcpListener) -> u16 {
@@ -131,8 +138,9 @@ pub(crate) fn pebble_with(change: impl FnOnce(&mut serde_json::Value)) -> Option
     })
 }
 
+/// Waits up to three minutes: on a busy machine a request may exceed its time limit, and an order is repeated after 30 to 90 s.
 pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
-    for _ in 0..600 {
+    for _ in 0..3_600 {
         if done() {
             return;
         }
