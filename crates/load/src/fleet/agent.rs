@@ -265,3 +265,51 @@ const LAST_RESPONSES: Duration = Duration::from_secs(15);
 const MOST_REASON: usize = 500;
 /// Limits memory, because each thread has histograms for each step.
 const MOST_THREADS_PER_CPU: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::Instead;
+    use crate::schedule::{Portion, Stretch};
+
+    #[test]
+    fn only_loads_of_a_bounded_length_and_number_of_steps_are_accepted() {
+        let words = "becket-load agent --listen 127.0.0.1:0 --allow 127.0.0.1:* --longest 10s";
+        let cli = Cli::try_parse_from(words.split(' ')).unwrap();
+        let Some(Instead::Agent(options)) = cli.instead else {
+            panic!("an agent")
+        };
+        let is_accepted = |load, warm_up| {
+            let order = RunOrder {
+                arguments: vec!["http://127.0.0.1:1/".to_owned()],
+                connections: 1,
+                load,
+                warm_up,
+                share: Portion::WHOLE,
+            };
+            plan_of(&options, order).is_ok()
+        };
+        let second = Duration::from_secs(1);
+        let open = |count, rate, length| Load::Open(vec![Stretch { rate, length }; count]);
+        for (load, accepted) in [
+            (Load::ClosedFor(second), true),
+            (Load::ClosedFor(Duration::ZERO), false),
+            (Load::ClosedFor(Duration::MAX), false),
+            (Load::ClosedCount(1), true),
+            (Load::ClosedCount(0), false),
+            (open(9, 1.0, second), true),
+            (open(10, 1.0, second), false),
+            (open(1, 0.0, second), false),
+            (open(1, -1.0, second), false),
+            (open(1, 1.0, Duration::ZERO), false),
+            (open(2, 1.0, Duration::MAX), false),
+            (open(200, 1.0, second / 100), true),
+            (open(201, 1.0, second / 100), false),
+            (open(0, 1.0, second), false),
+        ] {
+            assert_eq!(is_accepted(load.clone(), second), accepted, "{load:?}");
+            assert!(!is_accepted(load, Duration::MAX) || accepted);
+        }
+        assert!(!is_accepted(Load::ClosedFor(second), Duration::MAX));
+    }
+}
