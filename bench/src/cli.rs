@@ -207,7 +207,7 @@ fn one_only(text: &str) -> Result<(String, Vec<String>), &'static str> {
 const EXIT_CODES: &str = "\
 Exit codes:
   0 done; 1 the gate's counts differ; 2 invalid command line, scenario or stored run; 3 a peer is missing or does not start;
-  4 operating system error (limits, ports, disk); 5 peers negotiated different parameters;
+  4 operating system error (limits, ports, disk); 5 peers negotiated different parameters, or an agent failed;
   6 other processes use the CPUs of this machine; 130 interrupted.";
 
 #[cfg(test)]

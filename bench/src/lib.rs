@@ -121,7 +121,7 @@ impl Error {
     }
 
     /// Returns the exit code of the program: 1 for other counts than stored, 2 for an invalid option, scenario or stored run, 3 for a peer that is missing or
-    /// does not start, 4 for an operating system error, 5 for peers with different parameters, 6 for a busy machine,
+    /// does not start, 4 for an operating system error, 5 for peers with different parameters and a failed agent, 6 for a busy machine,
     /// 130 after a signal.
     pub fn exit_code(&self) -> u8 {
         match self {

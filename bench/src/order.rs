@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use becket_load::fleet::coordinator;
 use becket_load::plan::Load;
 
 use crate::Error;
@@ -90,15 +91,15 @@ impl Effort {
         Ok(cases)
     }
 
-    /// Checks that agents, if there are any, can generate the load of these scenarios.
+    /// Checks that agents, if there are any, can generate the load of these scenarios, and the files for them.
     ///
     /// # Errors
     /// [`Error::Asked`] with the first scenario whose measure opens connections itself, or whose clients use the CPUs of
     /// the server.
     pub fn check_agents(&self, scenarios: &[Scenario]) -> Result<(), Error> {
-        if self.agents.is_none() {
+        let Some(agents) = &self.agents else {
             return Ok(());
-        }
+        };
         let possible = [
             Measure::Transactions,
             Measure::Capacity,
@@ -106,7 +107,11 @@ impl Effort {
         ];
         for scenario in scenarios {
             let cases = self.cases(scenario)?;
-            let is_local = cases.iter().any(|(_, settings)| settings.shares_cores);
+            let is_local = cases.iter().any(|(_, settings)| {
+                // With several servers, the backend has all loopback addresses and no other.
+                let has_direct = scenario.measure == Measure::AddedLatency;
+                settings.shares_cores || (has_direct && settings.servers != 1)
+            });
             if is_local || !possible.contains(&scenario.measure) {
                 return Err(Error::Asked(format!(
                     "--agents: the clients of the scenario `{}` must run on this host (accepted: other scenarios that measure \
@@ -115,6 +120,7 @@ impl Effort {
                 )));
             }
         }
+        coordinator::configure(&agents.fleet)?;
         Ok(())
     }
 
@@ -128,8 +134,16 @@ impl Effort {
     pub fn closed(&self, body: u64, time: Duration) -> Load {
         match body {
             0..LARGE => Load::ClosedFor(time),
-            _ => Load::ClosedCount(((time.as_secs_f64() * BYTES_PER_S) as u64 / body).max(1)),
+            _ => {
+                let count = (time.as_secs_f64() * BYTES_PER_S) as u64 / body;
+                Load::ClosedCount(count.max(self.agent_count() as u64).max(1))
+            }
         }
+    }
+
+    /// Returns the least number of connections and of transactions, because each agent needs one.
+    pub fn agent_count(&self) -> usize {
+        self.agents.as_ref().map_or(0, |it| it.fleet.agents.len())
     }
 
     pub fn most_idle(&self) -> usize {

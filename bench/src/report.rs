@@ -23,6 +23,7 @@ pub fn markdown(run: &Run) -> String {
         of.cpus.len(),
         match run.agents.len() {
             0 => String::new(),
+            1 => ", load from an agent on another host".to_owned(),
             count => format!(", load from {count} agents on other hosts"),
         }
     );

@@ -77,7 +77,7 @@ pub struct Conditions {
     pub cores: Vec<Core>,
     /// CPUs of the server under test.
     pub server_cpus: Vec<usize>,
-    /// CPUs of clients and backend.
+    /// CPUs of clients and backend; with agents, of the backend.
     pub client_cpus: Vec<usize>,
     /// Kernel release.
     pub kernel: String,

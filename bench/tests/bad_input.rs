@@ -64,6 +64,8 @@ fn invalid_options_are_answered_with_the_accepted_ones() {
         let local = [&by_agents(&[scenario, "--address=127.0.0.1"])[..], &[&peer]].concat();
         fails(&local, 2, "must run on this host");
     }
+    let unknown = [&by_agents(&["key", "--address=127.0.0.1"])[..], &[&peer]].concat();
+    fails(&unknown, 2, "--certificate, --key and --ca");
     let directory = tempfile::tempdir().unwrap();
     fails(
         &["report", &directory.path().display().to_string()],

@@ -56,7 +56,10 @@ fn at(
     sample.put(&figures::at(figures::OFFERED, load), rate);
     let late = through.generator.late_start_p99_us;
     sample.put(&figures::at(figures::LATE, load), late.unwrap_or(f64::NAN));
-    let busy = kernel.busiest(stage.client);
+    let busy = match stage.effort.agents {
+        None => kernel.busiest(stage.client),
+        Some(_) => through.generator.busiest_thread,
+    };
     sample.put(&figures::at(figures::CLIENT_CPU_BUSY, load), busy);
     Ok(())
 }

@@ -114,7 +114,10 @@ fn one(
         return Ok(sample.transpose()?.flatten());
     };
     let ask = ask(stage, server, is_floor)
-        .with("-c", connections(stage.settings))
+        .with(
+            "-c",
+            connections(stage.settings).max(stage.effort.agent_count()),
+        )
         .with("--warm-up", format!("{}ms", (time / 5).as_millis()))
         .with("--time-out", format!("{}s", stage.time_out().as_secs()));
     let before = kernel::taken_over();
@@ -145,6 +148,7 @@ fn count_bytes(stage: &Stage<'_>, index: usize, column: &mut Column) -> Result<(
         0..LARGE => (stage.effort.time.as_millis() / 10).max(1) as u64,
         _ => 1,
     };
+    let clients = clients.max(stage.effort.agent_count());
     let ask = ask(stage, server, is_floor).with("-c", clients);
     let step = ask.one(Load::ClosedCount(each * clients as u64), stage.stop)?;
     let bytes = (step.traffic.bytes_in + step.traffic.bytes_out) as f64 / step.completed as f64;
@@ -167,6 +171,10 @@ pub(super) fn remark(column: &mut Column, step: &LoadStep) {
     step.findings
         .iter()
         .for_each(|finding| column.note(finding));
+    remark_failures(column, step);
+}
+
+pub(super) fn remark_failures(column: &mut Column, step: &LoadStep) {
     if step.completed == 0 {
         column.note("no transaction succeeded in a round");
     }

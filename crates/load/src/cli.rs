@@ -57,7 +57,7 @@ pub struct LoadOptions {
     /// Parallel connections; with -R, the maximum [default: 50; with -R 10000, or 900 if file descriptors are scarce]
     #[arg(short = 'c', long, value_name = "N")]
     pub connections: Option<NonZeroUsize>,
-    /// Client threads [default: half of the CPUs]
+    /// Client threads [default: half of the CPUs; all CPUs of an agent]
     #[arg(short = 't', long, value_name = "N")]
     pub threads: Option<NonZeroUsize>,
     /// Time to measure; with --ramp, length of each step [default: 10s; with --ramp 3s]
@@ -114,7 +114,7 @@ pub struct ConnectionOptions {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Measuring")]
 pub struct MeasuringOptions {
-    /// Sample the CPU time of this server process with its threads and children; may be repeated
+    /// Sample the CPU time of this server process with its threads and children; may be repeated. With --agents, a process of this host
     #[arg(long, value_name = "PID")]
     pub pid: Vec<u32>,
     /// CPUs to pin the threads to, comma separated [default: the last allowed CPUs]

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crate::report::PlanRecord;
@@ -12,7 +13,7 @@ use crate::Error;
 use crate::cli::Cli;
 use crate::preface::Preface;
 use crate::resume::Resume;
-use crate::schedule::{Portion, Stretch};
+use crate::schedule::{MOST_STEPS, Portion, Stretch};
 use crate::target::Target;
 
 #[derive(Clone, Debug)]
@@ -52,6 +53,47 @@ pub enum Load {
     Open(Vec<Stretch>),
 }
 
+impl Load {
+    /// Checks rates, lengths and counts. The bounds keep the work for starts that never happen within seconds, and their
+    /// times representable.
+    ///
+    /// # Errors
+    /// [`Error::Plan`] with the accepted values.
+    pub fn check(&self) -> Result<(), Error> {
+        let wrong = |text: String| Err(Error::Plan(text));
+        let (lengths, rates): (Vec<Duration>, Vec<f64>) = match self {
+            Self::ClosedCount(0) => {
+                return wrong("no transactions (accepted: -n from 1)".to_owned());
+            }
+            Self::ClosedCount(_) => return Ok(()),
+            Self::ClosedFor(length) => (vec![*length], vec![]),
+            Self::Open(steps) => steps.iter().map(|step| (step.length, step.rate)).unzip(),
+        };
+        if !(1..=MOST_STEPS).contains(&lengths.len()) {
+            return wrong(format!(
+                "{} steps (accepted: 1 to {MOST_STEPS})",
+                lengths.len()
+            ));
+        }
+        if let Some(rate) = rates.iter().find(|rate| !RATES.contains(rate)) {
+            return wrong(format!(
+                "{rate:e} transactions per second (accepted: 0.001 to 10M)"
+            ));
+        }
+        let is_valid = |length: &&Duration| length.is_zero() || **length > LONGEST_STEP;
+        match lengths.iter().find(is_valid) {
+            None => Ok(()),
+            Some(length) => wrong(format!(
+                "-d or a step of {length:?} (accepted: above zero, up to {LONGEST_STEP:?})"
+            )),
+        }
+    }
+}
+
+/// Accepted transactions per second.
+const RATES: RangeInclusive<f64> = 1e-3..=1e7;
+const LONGEST_STEP: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+
 impl Cli {
     /// Checks the options and creates the plan.
     ///
@@ -85,8 +127,8 @@ impl Cli {
         let ramp = self.load.ramp;
         let length = ramp.and_then(|ramp| ramp.length).or(self.load.duration);
         let length = length.unwrap_or(if ramp.is_some() { STEP } else { WHOLE });
-        if self.load.time_out.is_zero() || length.is_zero() {
-            return wrong("-d, --time-out and a step of --ramp must not be zero".to_owned());
+        if self.load.time_out.is_zero() {
+            return wrong("--time-out must not be zero".to_owned());
         }
         let stretch = |rate| Stretch { rate, length };
         let load = match (self.load.transactions, self.load.rate, ramp) {
@@ -95,6 +137,7 @@ impl Cli {
             (None, None, Some(ramp)) => Load::Open(ramp.rates().map(stretch).collect()),
             (None, None, None) => Load::ClosedFor(length),
         };
+        load.check()?;
         let warm_up = match load {
             Load::ClosedCount(_) => Duration::ZERO,
             _ => (length / 10).min(Duration::from_secs(1)),
@@ -282,6 +325,9 @@ mod tests {
             "https://127.0.0.1:1/ --ramp 5..1/1",
             "https://127.0.0.1:1/ --ramp 1..1k/1",
             "https://127.0.0.1:1/ --ramp 1..5/1,0s",
+            "https://127.0.0.1:1/ -d 0s",
+            "https://127.0.0.1:1/ -R 11M",
+            "https://127.0.0.1:1/ -R 0.0000001",
             "https://127.0.0.1:1/ -H X-Test",
             "https://127.0.0.1:1/ -H a\r\nb:c",
             "https://192.0.2.1/",

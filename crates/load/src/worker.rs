@@ -362,6 +362,7 @@ impl Worker {
         while let Some(intended) = self
             .next_start()
             .filter(|intended| Some(*intended) <= until)
+            && !self.task.stop.load(Ordering::Relaxed)
         {
             self.advance();
             let step = self.env.timeline.step_of(intended);

@@ -6,6 +6,7 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -21,7 +22,6 @@ use crate::cli::Cli;
 use crate::fleet_options::{AgentOptions, MOST_AGENTS};
 use crate::outcome::Outcome;
 use crate::plan::{Load, Plan};
-use crate::schedule::MOST_STEPS;
 use crate::{Error, clock, run};
 
 /// Serves coordinators until `stop` is set.
@@ -178,6 +178,9 @@ pub fn plan_of(options: &AgentOptions, order: RunOrder) -> Result<Plan, Error> {
     // The agent's list of allowed targets replaces the question to the operator.
     cli.connection.i_own_this_target = true;
     cli.measuring.quiet = true;
+    // A client next to its server leaves half of the CPUs to it.
+    let all = becket_sys::affinity::allowed_cpus().map_or(1, |it| it.len());
+    cli.load.threads = cli.load.threads.or(NonZeroUsize::new(all));
     let mut plan = cli.plan(words)?;
     let host = &plan.target.host;
     let is_allowed = |address| options.allow.iter().any(|rule| rule.covers(host, address));
@@ -187,10 +190,20 @@ pub fn plan_of(options: &AgentOptions, order: RunOrder) -> Result<Plan, Error> {
         ));
     }
     let longest = options.longest;
-    check_load(&load, longest)?;
+    load.check()?;
+    if connections > MOST_CLIENTS {
+        return wrong(format!(
+            "{connections} connections (accepted: at most {MOST_CLIENTS})"
+        ));
+    }
+    if warm_up > longest {
+        return wrong(format!(
+            "a warm-up longer than --longest of this agent ({longest:?})"
+        ));
+    }
     plan.connections = connections;
     plan.load = load;
-    plan.warm_up = warm_up.min(longest);
+    plan.warm_up = warm_up;
     let plan = plan.divided(share)?;
     if plan.length().is_some_and(|length| length > longest) {
         return wrong(format!("longer than --longest of this agent ({longest:?})"));
@@ -210,7 +223,7 @@ pub fn plan_of(options: &AgentOptions, order: RunOrder) -> Result<Plan, Error> {
             ));
         }
     }
-    let most = MOST_THREADS_PER_CPU * becket_sys::affinity::allowed_cpus().map_or(1, |it| it.len());
+    let most = MOST_THREADS_PER_CPU * all;
     if plan.threads > most {
         return wrong(format!(
             "{} threads (accepted: at most {most})",
@@ -218,22 +231,6 @@ pub fn plan_of(options: &AgentOptions, order: RunOrder) -> Result<Plan, Error> {
         ));
     }
     Ok(plan)
-}
-
-/// Checks what the command line would have checked. Bounded lengths also keep their sum from overflowing.
-fn check_load(load: &Load, longest: Duration) -> Result<(), Error> {
-    let is_length = |length: &Duration| !length.is_zero() && *length <= longest;
-    let is_valid = match load {
-        Load::ClosedCount(count) => *count > 0,
-        Load::ClosedFor(length) => is_length(length),
-        Load::Open(stretches) => {
-            (1..=MOST_STEPS).contains(&stretches.len())
-                && (stretches.iter()).all(|it| it.rate > 0.0 && is_length(&it.length))
-        }
-    };
-    is_valid.then_some(()).ok_or_else(|| {
-        Error::Plan(format!("a step is empty or longer than --longest of this agent ({longest:?}), or there are more than {MOST_STEPS}"))
-    })
 }
 
 /// Answers pings until the coordinator sends the start, and returns its time.
@@ -255,6 +252,8 @@ fn agree(channel: &mut Channel, until: Instant) -> io::Result<Instant> {
 const ACCEPT_INTERVAL: Duration = Duration::from_millis(20);
 /// Maximum number of open connections: one coordinator, and others that are refused.
 const MOST_CONNECTIONS: usize = 16;
+/// Maximum number of clients of all agents.
+const MOST_CLIENTS: usize = 10_000_000;
 /// Maximum time from the handshake to the start.
 const PREPARATION: Duration = Duration::from_secs(30);
 /// Maximum time to send the outcome.
@@ -300,6 +299,8 @@ mod tests {
             (open(9, 1.0, second), true),
             (open(10, 1.0, second), false),
             (open(1, 0.0, second), false),
+            (open(1, 1e-30, second), false),
+            (open(1, 1e300, second), false),
             (open(1, -1.0, second), false),
             (open(1, 1.0, Duration::ZERO), false),
             (open(2, 1.0, Duration::MAX), false),

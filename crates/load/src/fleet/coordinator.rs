@@ -29,12 +29,8 @@ use crate::{Error, clock, summary};
 /// [`Error::Agent`] if an agent cannot be reached, refuses the run or fails. The others then stop.
 pub fn run(plan: &Plan, options: &FleetOptions, stop: &AtomicBool) -> Result<LoadReport, Error> {
     cpu::of_processes(&plan.options.measuring.pid)?;
-    let config = identity::of_coordinator(&options.files)?;
+    let config = configure(options)?;
     let of = options.agents.len();
-    if of > MOST_AGENTS {
-        let why = format!("--agents: {of} agents (accepted: at most {MOST_AGENTS})");
-        return Err(Error::Plan(why));
-    }
     let mut members = Vec::new();
     for (index, agent) in options.agents.iter().enumerate() {
         let share = Portion { index, of };
@@ -59,6 +55,19 @@ pub fn run(plan: &Plan, options: &FleetOptions, stop: &AtomicBool) -> Result<Loa
             ..merge(plan, members, &readings)
         })
     })
+}
+
+/// Checks the options, and returns the TLS configuration.
+///
+/// # Errors
+/// [`Error::Plan`] for too many agents, or files that are missing or invalid.
+pub fn configure(options: &FleetOptions) -> Result<Arc<ClientConfig>, Error> {
+    let of = options.agents.len();
+    if of > MOST_AGENTS {
+        let why = format!("--agents: {of} agents (accepted: at most {MOST_AGENTS})");
+        return Err(Error::Plan(why));
+    }
+    identity::of_coordinator(&options.files)
 }
 
 /// Waits for all outcomes. Returns whether `stop` ended the run.

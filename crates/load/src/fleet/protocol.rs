@@ -98,7 +98,7 @@ pub fn decode<M: DeserializeOwned>(frames: &mut Vec<u8>, most: usize) -> Result<
     Ok(Some(message))
 }
 
-/// Maximum size of a message to an agent in bytes: a command line.
+/// Maximum size of a message to an agent in bytes: a command line and 200 steps.
 pub const MOST_ORDER: usize = 64 * 1024;
 /// Maximum size of a message of an agent in bytes: the histograms of 200 steps.
 pub const MOST_ANSWER: usize = 64 * 1024 * 1024;

@@ -65,7 +65,7 @@ pub fn stop_on(signals: &[i32]) -> Result<Arc<AtomicBool>, Error> {
 /// [`Error`] if the limit cannot be raised, or no address accepts a connection.
 pub fn prepare(mut plan: Plan) -> Result<Plan, Error> {
     cpu::of_processes(&plan.options.measuring.pid)?;
-    let wanted = plan.connections as u64 + DESCRIPTORS_BESIDE;
+    let wanted = (plan.connections as u64).saturating_add(DESCRIPTORS_BESIDE);
     becket_sys::rlimit::raise_open_files(wanted).map_err(|e| {
         let count = plan.connections;
         Error::os(format!("cannot open {wanted} file descriptors for {count} connections (raise `ulimit -n`, or lower -c)"), e)

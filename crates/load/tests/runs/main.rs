@@ -30,13 +30,13 @@ fn report(url: &str, args: &str) -> LoadReport {
     serde_json::from_str(&text).unwrap_or_else(|e| panic!("{args}: {e}\n{}", shown(&output)))
 }
 
-/// Returns exit status and both output streams, for the message of a failed assertion.
 /// Returns the number of transactions that a busy machine did not start in time.
 fn not_started(step: &LoadStep) -> u64 {
     let count = step.failures.get(&Failure::NotStarted.to_string());
     count.copied().unwrap_or(0)
 }
 
+/// Returns exit status and both output streams, for the message of a failed assertion.
 fn shown(output: &Output) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     format!(
