@@ -95,7 +95,7 @@ impl Effort {
     ///
     /// # Errors
     /// [`Error::Asked`] with the first scenario whose measure opens connections itself, or whose clients use the CPUs of
-    /// the server.
+    /// the server. [`Error::Load`] for files that are missing or invalid.
     pub fn check_agents(&self, scenarios: &[Scenario]) -> Result<(), Error> {
         let Some(agents) = &self.agents else {
             return Ok(());

@@ -132,15 +132,13 @@ fn flood(
         ));
         return Ok(None);
     }
-    // Each of these clients never reached the server. Agents have one address each.
+    // These clients never reached the server. Agents have one address each, and may run out of ports.
     if let Some(failure) = step
         .failures
         .keys()
         .find(|it| it.starts_with("client: no "))
     {
-        column.note(format!(
-            "no figures at {percent} %: {failure}; more agents have more ports"
-        ));
+        column.note(format!("no figures at {percent} %: {failure}"));
         return Ok(None);
     }
     let mut put = |name: &str, value: f64| sample.put(&figures::at(name, percent), value);

@@ -80,8 +80,8 @@ impl Load {
                 "{rate:e} transactions per second (accepted: 0.001 to 10M)"
             ));
         }
-        let is_valid = |length: &&Duration| length.is_zero() || **length > LONGEST_STEP;
-        match lengths.iter().find(is_valid) {
+        let is_wrong = |length: &&Duration| length.is_zero() || **length > LONGEST_STEP;
+        match lengths.iter().find(is_wrong) {
             None => Ok(()),
             Some(length) => wrong(format!(
                 "-d or a step of {length:?} (accepted: above zero, up to {LONGEST_STEP:?})"
